@@ -237,6 +237,13 @@ type Allocator interface {
 	Alloc(n uint64, at topology.Location) (mem []byte, free func() error, err error)
 }
 
+// Drainer is a transport that can tell its peers to bring no new slices. Drain
+// returns when those under way have ended or ctx has; from then on Connect and
+// inbound slices are refused with errs.Draining.
+type Drainer interface {
+	Drain(ctx context.Context) error
+}
+
 // Observer is an endpoint that can describe itself for inspection.
 type Observer interface{ Observe() []RailState }
 
