@@ -1,0 +1,34 @@
+# What each target does and how long it takes: docs/testing.md.
+
+SHELL := /bin/bash
+GO ?= go
+CHECK := $(GO) run ./internal/testenv/check
+
+.PHONY: check setup build test bench bench-check soak fuzz clean
+
+check: setup ## everything that has to pass, with a budget per suite
+	@$(CHECK)
+
+setup: ## install the programs that tests need, or say which are missing
+	@scripts/setup
+
+build: ## the static command, in bin/
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/tideway ./cmd/tideway
+
+test: ## the quick tests, without the race detector
+	$(GO) test -short ./...
+
+bench: ## every benchmark once, for reading
+	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+bench-check: ## the speed gates: ratios against a yardstick of the same minute
+	TIDEWAY_SPEED=1 $(GO) test -count=1 -p 1 -v -run '^TestSpeed' -timeout 60m ./...
+
+soak: ## the long runs; the last result stands in docs/testing.md
+	TIDEWAY_SOAK=1 $(GO) test -count=1 -p 1 -v -run '^TestSoak' -timeout 12h ./...
+
+fuzz: ## every fuzz target for FUZZTIME (1m) each
+	@scripts/fuzz
+
+clean:
+	rm -rf bin

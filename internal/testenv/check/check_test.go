@@ -1,0 +1,132 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// checked runs suites and returns the verdict and what was printed.
+func checked(t *testing.T, run ...suite) (bool, string) {
+	t.Helper()
+	var out bytes.Buffer
+	for i := range run {
+		if run[i].budget == 0 {
+			run[i].budget = 10 * time.Second
+		}
+	}
+	ok := check(t.Context(), &out, run, true)
+	return ok, out.String()
+}
+
+func TestVerdict(t *testing.T) {
+	pass := suite{name: "pass", cmd: words("true")}
+	for _, c := range []struct {
+		name  string
+		run   []suite
+		want  bool
+		print string
+	}{
+		{"all pass", []suite{pass, pass}, true, "pass"},
+		{"nothing to run", nil, false, "no such suite"},
+		{"one fails, the next still runs", []suite{{name: "bad", cmd: words("false")}, pass}, false, "FAILED: exit status 1"},
+		{"no such program", []suite{{name: "bad", cmd: words("no-such-program")}}, false, "executable file not found"},
+		{"quiet that prints", []suite{{name: "bad", cmd: words("echo bad.go"), quiet: true}}, false, "bad.go"},
+		{"quiet that does not", []suite{{name: "good", cmd: words("true"), quiet: true}}, true, ""},
+		{"overrun is killed", []suite{{name: "slow", budget: 10 * time.Millisecond, cmd: words("sleep 60")}}, false, "killed"},
+		{"environment", []suite{{name: "env", env: "CHECKED=1", cmd: words("printenv CHECKED")}}, true, "1"},
+	} {
+		ok, printed := checked(t, c.run...)
+		if ok != c.want || !strings.Contains(printed, c.print) {
+			t.Errorf("%s: %v, want %v and %q in\n%s", c.name, ok, c.want, c.print, printed)
+		}
+	}
+}
+
+func TestInterruptEndsTheRun(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var out bytes.Buffer
+	if check(ctx, &out, []suite{{name: "pass", cmd: words("true")}}, false) {
+		t.Errorf("an interrupted check says that all is well:\n%s", &out)
+	}
+}
+
+func TestBudgets(t *testing.T) {
+	over := result{suite{name: "slow", budget: time.Second}, time.Minute, nil}
+	var out bytes.Buffer
+	if !budgets(&out, []result{over}) || !strings.Contains(out.String(), "over budget") {
+		t.Errorf("one suite over its budget is said, and is no failure:\n%s", &out)
+	}
+	over.took = limit + time.Second
+	if budgets(&out, []result{over}) {
+		t.Errorf("all suites over the limit are a failure:\n%s", &out)
+	}
+	sum := time.Duration(0)
+	for _, s := range suites() {
+		sum += s.budget
+	}
+	if sum > limit {
+		t.Errorf("the budgets add up to %v, the limit is %v", sum, limit)
+	}
+}
+
+func TestReport(t *testing.T) {
+	const stream = `{"Action":"build-output","ImportPath":"m/broken","Output":"broken.go:1: syntax error\n"}
+{"Action":"run","Package":"m/a","Test":"TestGood"}
+{"Action":"output","Package":"m/a","Test":"TestGood","Output":"noise\n"}
+{"Action":"pass","Package":"m/a","Test":"TestGood"}
+{"Action":"output","Package":"m/a","Test":"TestBad","Output":"    a_test.go:3: it is bad\n"}
+{"Action":"fail","Package":"m/a","Test":"TestBad"}
+{"Action":"output","Package":"m/a","Test":"TestSkip","Output":"=== RUN   TestSkip\n"}
+{"Action":"output","Package":"m/a","Test":"TestSkip","Output":"    a_test.go:9: no root: run as root\n"}
+{"Action":"output","Package":"m/a","Test":"TestSkip","Output":"--- SKIP: TestSkip (0.00s)\n"}
+{"Action":"skip","Package":"m/a","Test":"TestSkip"}
+{"Action":"skip","Package":"m/a","Test":"TestSilent"}
+{"Action":"output","Package":"m/a","Test":"TestHangs","Output":"panic: test timed out\n"}
+{"Action":"output","Package":"m/a","Output":"PASS\n"}
+{"Action":"output","Package":"m/b","Output":"?   \tm/b\t[no test files]\n"}
+{"Action":"output","Package":"m/a","Output":"-test.shuffle 17\n"}
+{"Action":"output","Package":"m/b","Output":"-test.shuffle 18\n"}
+{"Action":"output","Package":"m/a","Output":"FAIL\tm/a\t1.0s\n"}
+{"Action":"fail","Package":"m/a"}
+not json at all
+`
+	var out bytes.Buffer
+	r := newReport("race", &out)
+	for i := range len(stream) { // in the worst possible pieces
+		r.Write([]byte(stream[i : i+1]))
+	}
+	r.end()
+	printed := out.String()
+	for _, want := range []string{"syntax error", "it is bad", "FAIL\tm/a\t1.0s", "not json at all", "m/a: -test.shuffle 17", "did not end: m/a TestHangs\npanic: test timed out",
+		"skipped: no root: run as root: m/a TestSkip", "skipped: no reason given: m/a TestSilent"} {
+		if !strings.Contains(printed, want) {
+			t.Errorf("%q is not in\n%s", want, printed)
+		}
+	}
+	for _, hide := range []string{"noise", "PASS", "shuffle 18", "no test files"} {
+		if strings.Contains(printed, hide) {
+			t.Errorf("%q should not be in\n%s", hide, printed)
+		}
+	}
+	if len(r.outcomes) != 4 || r.outcomes[2].Why != "no root: run as root" {
+		t.Errorf("outcomes = %+v", r.outcomes)
+	}
+}
+
+// A suite of tests is recorded and its failure is a failure.
+func TestSuiteOfTests(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "stream")
+	if err := os.WriteFile(file, []byte(`{"Action":"output","Package":"m/a","Output":"ok  \tm/a\t0.1s\n"}`+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ok, printed := checked(t, suite{name: "tests", tests: true, cmd: []string{"cat", file}})
+	if !ok || !strings.Contains(printed, "ok  \tm/a") {
+		t.Errorf("%v\n%s", ok, printed)
+	}
+}
