@@ -79,11 +79,30 @@ const (
 	FlagOptional uint8 = 1 << 7 // may be skipped by a receiver that does not know the type
 )
 
-// End words of a trailer.
+// End words of a trailer. In an aborted frame the sender put zeros in place of
+// what it would not send any more: a part that does not match its sum was cut
+// short and ends with the code in bits 16 to 31; without sums that is every part
+// of the frame.
 const (
 	EndWhole   uint64 = 0
-	EndAborted uint64 = 1 // the payload was cut short and filled with zeros
+	EndAborted uint64 = 1
 )
+
+// Aborted returns the end word of a frame cut short because of code.
+func Aborted(code errs.Code) uint64 { return EndAborted | uint64(code)<<16 }
+
+// ParseEnd returns OK for EndWhole, the code of an aborted frame, or an error
+// for a word that is neither.
+func ParseEnd(word uint64) (errs.Code, error) {
+	code := errs.Code(word >> 16)
+	switch {
+	case word == EndWhole:
+		return errs.OK, nil
+	case code != errs.OK && word == Aborted(code):
+		return code, nil
+	}
+	return errs.Invalid, errs.New(errs.Invalid, "parse trailer", "end word %#x, want %d or an abort with a code", word, EndWhole)
+}
 
 // Stream says which order a request takes part in: within a stream answers come
 // in the order of the requests, across streams in any order. It packs the
