@@ -1,0 +1,98 @@
+package listen
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+
+	"github.com/tideway-io/tideway/errs"
+	"github.com/tideway-io/tideway/topology"
+)
+
+// bind listens on what opts.Listen says.
+func bind(ctx context.Context, opts *Options) (*net.TCPListener, error) {
+	host, port, err := ParseAddr(opts.Listen, 0)
+	if err != nil {
+		return nil, err
+	}
+	var lc net.ListenConfig
+	ln, err := lc.Listen(ctx, "tcp", JoinAddr(host, port))
+	if errors.Is(err, syscall.EADDRINUSE) && port != 0 && opts.PortFallback {
+		ln, err = lc.Listen(ctx, "tcp", JoinAddr(host, 0))
+		if err == nil {
+			opts.Logger.Warn("port in use, took another", "asked", JoinAddr(host, port), "bound", ln.Addr().String(), "owner", owner(port))
+		}
+	}
+	if err != nil {
+		return nil, explainBind(host, port, err)
+	}
+	return ln.(*net.TCPListener), nil
+}
+
+func explainBind(host string, port uint16, err error) error {
+	e := &errs.Error{Op: "listen on " + JoinAddr(host, port), Err: err}
+	var dns *net.DNSError
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		e.Reason = errs.PortInUse
+		e.Detail = fmt.Sprintf("port %d is taken%s; stop its owner, choose another port, use port 0, or allow falling back to a free one", port, owner(port))
+	case errors.Is(err, syscall.EACCES):
+		e.Reason, e.Detail = errs.Denied, fmt.Sprintf("port %d needs a privilege; choose one above 1023", port)
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		e.Reason, e.Detail = errs.Invalid, fmt.Sprintf("%q is not an address of this host; bind one of its own and advertise the other", host)
+	case errors.As(err, &dns):
+		e.Reason, e.Detail = errs.NameLookup, fmt.Sprintf("%q has no address here", host)
+	case isAny(err, syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM):
+		e.Reason, e.Retryable = errs.Overloaded, true
+	default:
+		e.Reason = errs.Of(err)
+	}
+	return e
+}
+
+// advertise decides what peers are told to dial.
+func advertise(opts *Options, bound netip.AddrPort) (hostport, reason string, err error) {
+	if opts.Advertise != "" {
+		host, port, err := ParseAddr(opts.Advertise, bound.Port())
+		if err != nil {
+			return "", "", err
+		}
+		if a, err := netip.ParseAddr(host); host == "" || port == 0 || err == nil && a.IsUnspecified() {
+			return "", "", errs.New(errs.Invalid, "advertise", "%q is nothing that a peer can dial; want host or host:port", opts.Advertise)
+		}
+		return JoinAddr(host, port), "asked for", nil
+	}
+	addr := bound.Addr().Unmap()
+	if !addr.IsUnspecified() && opts.Interface != "" {
+		return "", "", errs.New(errs.Invalid, "advertise", "interface %q asked for, but only %s is bound; listen on 0.0.0.0 or [::] to choose by interface", opts.Interface, addr)
+	}
+	if !addr.IsUnspecified() {
+		return JoinAddr(addr.String(), bound.Port()), "the address that is bound", nil
+	}
+	nics, routes, err := opts.Network()
+	if err != nil {
+		return "", "", fmt.Errorf("choose the address to advertise: %w", err)
+	}
+	choice := topology.Choice{Interface: opts.Interface, No6: addr.Is4()}
+	best, reason, err := topology.Advertise(nics, routes, choice)
+	if err != nil {
+		e := errs.New(errs.Invalid, "choose the address to advertise", "bind a specific address, or say which to advertise")
+		e.Err = err
+		return "", "", e
+	}
+	return JoinAddr(best.String(), bound.Port()), reason, nil
+}
+
+// hostNetwork lists what the kernel has.
+func hostNetwork() ([]topology.NIC, []topology.Route, error) {
+	nics, err := topology.Interfaces(os.DirFS("/sys"))
+	if err != nil {
+		return nil, nil, err
+	}
+	routes, err := topology.DefaultRoutes(os.DirFS("/proc"))
+	return nics, routes, err
+}
