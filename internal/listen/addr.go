@@ -23,14 +23,18 @@ func ParseAddr(s string, otherwise uint16) (host string, port uint16, err error)
 		}
 		port = uint16(n)
 	}
-	if a, err := netip.ParseAddr(host); err == nil {
+	a, err := netip.ParseAddr(host)
+	if err == nil && !strings.ContainsAny(a.Zone(), odd) {
 		return a.String(), port, nil
 	}
-	if strings.ContainsAny(host, ":[]/@ \t\r\n") || len(host) > 253 {
+	if err == nil || strings.ContainsAny(host, odd) || len(host) > 253 {
 		return "", 0, errs.New(errs.Invalid, "parse address", "%q: want host, host:port, an IPv4 address, or an IPv6 address, in brackets where a port follows", s)
 	}
 	return host, port, nil
 }
+
+// odd are the characters that neither a host's nor a zone's name has.
+const odd = ":[]/@% \t\r\n"
 
 // split cuts off the port. What is an address as it stands has none, so that
 // "fd00::1" is not host "fd00:" with port 1.
