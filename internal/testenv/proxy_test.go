@@ -2,10 +2,12 @@ package testenv
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"net"
 	"slices"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -24,19 +26,25 @@ func server(t *testing.T, handle func(net.Conn)) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
+	serve(t, l, handle)
+	return l.Addr().String()
+}
+
+// serve handles each connection in a goroutine, and ends them all with the test.
+func serve(t *testing.T, l net.Listener, handle func(net.Conn)) {
+	var wg sync.WaitGroup
+	ctx, stop := context.WithCancel(context.Background())
+	wg.Go(func() {
 		for {
 			c, err := l.Accept()
 			if err != nil {
 				return
 			}
-			go func() { handle(c); c.Close() }()
+			context.AfterFunc(ctx, func() { c.Close() })
+			wg.Go(func() { handle(c); c.Close() })
 		}
-	}()
-	t.Cleanup(func() { l.Close(); <-done })
-	return l.Addr().String()
+	})
+	t.Cleanup(func() { l.Close(); stop(); wg.Wait() })
 }
 
 func dial(t *testing.T, addr string) *net.TCPConn {
