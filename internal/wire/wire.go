@@ -8,9 +8,10 @@
 //
 //	header (32) | meta (Header.Meta) | payload (Header.Payload) | trailer
 //
-// where the trailer is present only in frames that carry request payload
-// (Write and Data): 8 bytes of xxh3-64 for each descriptor if FlagSums is set,
-// then one end word.
+// where the trailer of frames that carry request payload (Write and Data) is 8
+// bytes of xxh3-64 for each descriptor if FlagSums is set, then one end word;
+// that of Notify, Call and Reply is one xxh3-64 of the payload if FlagSums is
+// set; other frames have none.
 package wire
 
 import (
@@ -66,15 +67,15 @@ const (
 	Goaway  Type = 11 // Status: why; Seq: milliseconds until the connection closes
 	Fence   Type = 12 // Meta: session; Seq: lane. Close and quiesce it
 	Fenced  Type = 13 // the lane can touch nothing any more
-	Notify  Type = 14 // Seq: id; Meta: name; payload: body (no trailer)
+	Notify  Type = 14 // Seq: id; Meta: name; payload: body
 	Noted   Type = 15 // Seq: id; Status
-	Call    Type = 16 // Seq: id; Meta: method; payload: body (no trailer)
-	Reply   Type = 17 // Seq: id; Status; Meta: detail; payload: body (no trailer)
+	Call    Type = 16 // Seq: id; Meta: method; payload: body
+	Reply   Type = 17 // Seq: id; Status; Meta: detail; payload: body
 )
 
 // Flags of a frame.
 const (
-	FlagSums     uint8 = 1 << 0 // the trailer has a sum for each descriptor
+	FlagSums     uint8 = 1 << 0 // the trailer has a sum for each descriptor, or one for the body
 	FlagSnapshot uint8 = 1 << 1 // Read: send from a copy, so that the sum matches memory in motion
 	FlagOptional uint8 = 1 << 7 // may be skipped by a receiver that does not know the type
 )
@@ -219,14 +220,19 @@ func (h *Header) bounds() error {
 
 // TrailerSize returns the bytes after the payload.
 func (h *Header) TrailerSize() int {
-	if h.Type != Write && h.Type != Data {
-		return 0
+	sums := h.Flags&FlagSums != 0
+	switch h.Type {
+	case Write, Data:
+		if sums {
+			return int(h.Count)*SumSize + EndSize
+		}
+		return EndSize
+	case Notify, Call, Reply:
+		if sums {
+			return SumSize
+		}
 	}
-	n := EndSize
-	if h.Flags&FlagSums != 0 {
-		n += int(h.Count) * SumSize
-	}
-	return n
+	return 0
 }
 
 // Desc names a range at the target: a buffer by its registration key, an
