@@ -21,6 +21,9 @@ type Dialer struct {
 	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
 }
 
+// NewDialer returns a Dialer whose attempts take at most timeout.
+func NewDialer(timeout time.Duration) *Dialer { return &Dialer{Timeout: timeout} }
+
 // stagger is how long one address is tried alone before the next one is tried
 // beside it (RFC 8305 calls it the connection attempt delay).
 const stagger = 250 * time.Millisecond

@@ -51,6 +51,7 @@ type Listener struct {
 
 	mu struct {
 		sync.Mutex
+		started  bool
 		stopped  bool
 		closed   bool
 		handlers map[[PrefaceSize]byte]func(net.Conn)
@@ -60,8 +61,8 @@ type Listener struct {
 	}
 }
 
-// Open binds and starts to accept. Connections are closed until somebody
-// handles their preface. The error is errs.PortInUse when the port is taken,
+// Open binds, so that the address is known; handlers are set before Start, and a
+// connection that none takes is closed. The error is errs.PortInUse when the port is taken,
 // with its owner where the kernel tells; errs.Denied when it may not be bound;
 // errs.Invalid when the address is not one of this host's.
 func Open(ctx context.Context, opts Options) (*Listener, error) {
@@ -86,9 +87,19 @@ func Open(ctx context.Context, opts Options) (*Listener, error) {
 		_ = tcp.Close()
 		return nil, err
 	}
+	return l, nil
+}
+
+// Start begins to accept. Connections that come between Open and Start wait.
+func (l *Listener) Start() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.started || l.mu.stopped {
+		return
+	}
+	l.mu.started = true
 	l.wg.Add(1)
 	go l.accept()
-	return l, nil
 }
 
 // Addr returns the host:port that is bound.

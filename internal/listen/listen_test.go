@@ -33,6 +33,7 @@ func open(t *testing.T, opts Options) *Listener {
 		t.Fatal(err)
 	}
 	t.Cleanup(l.Close)
+	l.Start()
 	return l
 }
 
@@ -114,6 +115,23 @@ func TestHandsOnByPreface(t *testing.T) {
 	say(t, c, "MOONCAKE")
 	hear(t, c, "MOONCAKE")
 	until(t, "no connection is left", func() bool { n, _ := l.Conns(); return n == 0 })
+}
+
+// TestStart: what comes before Start waits, and a second Start is nothing.
+func TestStart(t *testing.T) {
+	l, err := Open(t.Context(), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	c := dial(t, l)
+	say(t, c, string(prefaceA[:]))
+	_ = l.Handle(prefaceA, echo("a"))
+	l.Start()
+	l.Start()
+	hear(t, c, "a")
+	l.Close()
+	l.Start()
 }
 
 func TestSilentConnectionsEnd(t *testing.T) {
