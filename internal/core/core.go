@@ -50,8 +50,11 @@ type Config struct {
 	// RailSlices is how many slices one rail may have in flight. Default 4096.
 	RailSlices int
 	// MaxSlices bounds the slices in flight or waiting for a retry in the whole
-	// shard. Default 1<<20, limit 1<<24.
+	// shard. Default and limit 1<<22.
 	MaxSlices int
+	// HalfLife is the time after which a rail's measured speed counts half.
+	// Default 200 ms.
+	HalfLife time.Duration
 }
 
 // PathID names a path: one transport to one incarnation of one peer. It is

@@ -1,103 +1,206 @@
 package core
 
 import (
+	"fmt"
+
 	"github.com/tideway-io/tideway/errs"
+	"github.com/tideway-io/tideway/internal/core/rail"
 	"github.com/tideway-io/tideway/transport"
 )
-
-// MaxShards is how many shards one engine may have.
-const MaxShards = 1 << 10
-
-// TagShard returns the number of the shard that made the tag.
-func TagShard(t transport.Tag) int { return int(t >> 54) }
 
 // Shard is the machine for a set of peers: their paths, the transfers on them,
 // the slices in flight. Each method is one event; none may run at the same time
 // as another.
-type Shard struct{ cfg Config }
+type Shard struct {
+	cfg       Config
+	transfers []transfer
+	slices    []slice
+	paths     []path
+
+	freeTransfer, freeSlice, freePath uint32
+	sliceCount                        int // slots taken
+	live                              int // slices in flight
+
+	timers   timers
+	touched  []uint32 // paths that this event concerns
+	starving []uint32 // paths that wait for a free slice slot
+}
 
 // NewShard returns a shard without paths.
-func NewShard(cfg Config) *Shard { return &Shard{cfg: cfg} }
-
-// AddPath adds a path that is not connected. It is connected when the first
-// transfer needs it.
-func (s *Shard) AddPath(spec PathSpec) PathID { return 0 }
-
-// RemovePath forgets a path: its transfers fall down their ladders or end with
-// code and err, its endpoint is closed. Later events for it are ignored.
-func (s *Shard) RemovePath(now Time, id PathID, code errs.Code, err error, out *Actions) {}
+func NewShard(cfg Config) *Shard {
+	return &Shard{cfg: cfg.withDefaults(), transfers: make([]transfer, 1), slices: make([]slice, 1), paths: make([]path, 1)}
+}
 
 // Submit takes transfers in and sets ids[i] for each ts[i]; ids must be as long
 // as ts. Each ends exactly once, possibly in this call.
-func (s *Shard) Submit(now Time, ts []Transfer, ids []TransferID, out *Actions) {}
+func (s *Shard) Submit(now Time, ts []Transfer, ids []TransferID, out *Actions) {
+	for i := range ts {
+		ids[i] = s.submit(now, &ts[i], out)
+	}
+	s.flush(now, out)
+}
 
-// Connected says that the path has an endpoint with these rails, at most 256.
-// The endpoint of a path that did not ask, or is gone, is asked to be closed.
-func (s *Shard) Connected(now Time, id PathID, rails []RailSpec, out *Actions) {}
-
-// ConnectFailed says that the attempt asked for with Connect failed.
-func (s *Shard) ConnectFailed(now Time, id PathID, code errs.Code, err error, out *Actions) {}
-
-// Refused gives back the slices of a Post that the endpoint did not take, with
-// the reason for the first of them.
-func (s *Shard) Refused(now Time, id PathID, slices []Slice, code errs.Code, err error, out *Actions) {
+func (s *Shard) submit(now Time, in *Transfer, out *Actions) TransferID {
+	ti := s.newTransfer()
+	t := &s.transfers[ti]
+	*t = transfer{
+		owner: in.Owner, length: in.Length, offset: in.Offset, gen: t.gen + 1, ladder: in.Ladder,
+		rungs: min(in.Rungs, Rungs), op: in.Op, class: min(in.Class, classes-1),
+	}
+	kind := rail.Bulk
+	if in.Length <= s.cfg.SmallBytes {
+		kind = rail.Small
+	}
+	t.flow = flowOf(t.class, kind)
+	id := s.transferID(ti)
+	if in.Deadline != 0 {
+		if in.Deadline <= now {
+			s.fail(ti, Attempt{Code: errs.Deadline}, out)
+			return id
+		}
+		s.setTimer(transferRef(ti), in.Deadline)
+	}
+	if !s.place(now, ti, false) {
+		s.fail(ti, Attempt{Code: errs.Unreachable, Err: errNoPath}, out)
+	}
+	return id
 }
 
 // Completed takes the completions of slices of this shard.
-func (s *Shard) Completed(now Time, done []transport.Completion, out *Actions) {}
+func (s *Shard) Completed(now Time, done []transport.Completion, out *Actions) {
+	for i := range done {
+		s.complete(now, &done[i], out)
+	}
+	s.flush(now, out)
+}
 
-// PathDown says that the path's endpoint is of no use any more, although no
-// slice has said so. It is ignored for a path that is not connected.
-func (s *Shard) PathDown(now Time, id PathID, code errs.Code, err error, out *Actions) {}
+func (s *Shard) complete(now Time, c *transport.Completion, out *Actions) {
+	i := s.sliceOf(c.Tag)
+	if i == 0 {
+		out.fault("completion of tag %#x (%v), which is not in flight", uint64(c.Tag), c.Code)
+		return
+	}
+	sl := &s.slices[i]
+	ti := sl.transfer
+	t, p := &s.transfers[ti], &s.paths[sl.path]
+	s.release(t, p, i, c.Code == errs.OK)
+	p.blocked = false
+	if c.Code != errs.OK {
+		s.failSlice(now, i, c, out)
+		return
+	}
+	p.served = true
+	t.done += sl.length
+	if t.code == errs.OK {
+		t.endedOn = p.id
+	}
+	s.dropSlice(i)
+	s.settle(ti, out)
+}
+
+// release takes slice i, in flight until now, off its path and its transfer.
+func (s *Shard) release(t *transfer, p *path, i uint32, served bool) {
+	sl := &s.slices[i]
+	s.unlink(t, i)
+	p.rails.At(int(sl.rail)).Done(sl.length, sl.kind, served)
+	p.live--
+	s.touch(sl.path)
+}
+
+// failSlice decides what becomes of slice i, which failed.
+func (s *Shard) failSlice(now Time, i uint32, c *transport.Completion, out *Actions) {
+	sl := &s.slices[i]
+	ti := sl.transfer
+	t, p := &s.transfers[ti], &s.paths[sl.path]
+	a := Attempt{Path: p.id, Rail: int(sl.rail), Code: c.Code, Err: c.Err}
+	if kind := c.Code &^ 0xf; kind == errs.Unreachable || kind == errs.Checksum {
+		p.rails.At(int(sl.rail)).Fail(int64(now))
+	}
+	t.inDoubt = t.inDoubt || c.InDoubt && t.op == transport.Write
+	if t.code != errs.OK {
+		s.dropSlice(i)
+		s.settle(ti, out)
+		return
+	}
+	v := ruleOf(c.Code).slice
+	switch {
+	case t.op == transport.Write && (c.InDoubt || !p.spec.Fences):
+		v = final // the first try may still touch memory (promise 7)
+	case c.Code == errs.Checksum:
+		if sl.sums++; sl.sums > maxSums {
+			v = next
+		}
+	case v == later:
+		s.pause(sl.path, now+Time(s.cfg.RestMin))
+	}
+	try := sl.try
+	if v == final {
+		s.dropSlice(i)
+		t.note(a)
+		s.fail(ti, a, out)
+		return
+	}
+	if sl.retry < 255 {
+		sl.retry++
+	}
+	s.putBack(t, i, false)
+	if try == t.try {
+		s.setback(now, ti, v, a, out)
+	} else if !s.place(now, ti, false) {
+		s.fail(ti, a, out)
+	}
+}
 
 // Cancel ends a transfer early with code: Canceled, Deadline or Closed. What is
 // queued vanishes at once, what is posted is cancelled, and the transfer ends
 // when all of it is quiet. An id that has ended is ignored.
-func (s *Shard) Cancel(now Time, id TransferID, code errs.Code, out *Actions) {}
+func (s *Shard) Cancel(now Time, id TransferID, code errs.Code, out *Actions) {
+	if ti := s.transferOf(id); ti != 0 {
+		s.cancel(ti, code, out)
+	}
+	s.flush(now, out)
+}
+
+func (s *Shard) cancel(ti uint32, code errs.Code, out *Actions) {
+	t := &s.transfers[ti]
+	s.fail(ti, Attempt{Path: t.ladder[min(t.rung, Rungs-1)], Code: code}, out)
+}
 
 // Tick does what is due: deadlines, ends of rests.
-func (s *Shard) Tick(now Time, out *Actions) {}
+func (s *Shard) Tick(now Time, out *Actions) {
+	for len(s.timers.heap) > 0 && s.timers.heap[0].at <= now {
+		ref := s.timers.heap[0].ref
+		s.clearTimer(ref)
+		if ref&1 == 0 {
+			s.cancel(ref>>1, errs.Deadline, out)
+			continue
+		}
+		s.touch(ref >> 1)
+	}
+	s.flush(now, out)
+}
 
 // NextWake returns when Tick is due next, or Never. It can change with every event.
-func (s *Shard) NextWake() Time { return Never }
-
-// PathState is what a path is doing.
-type PathState uint8
-
-// The states of a path.
-const (
-	Idle       PathState = iota // not connected, nothing asked
-	Connecting                  // an attempt is under way
-	Up                          // has an endpoint
-	Draining                    // its endpoint is closing with slices outstanding
-	Resting                     // failed more than once; waits before the next attempt
-)
-
-// String returns the word used in snapshots.
-func (p PathState) String() string {
-	return [...]string{"idle", "connecting", "up", "draining", "resting"}[min(p, Resting)]
+func (s *Shard) NextWake() Time {
+	if len(s.timers.heap) == 0 {
+		return Never
+	}
+	return s.timers.heap[0].at
 }
 
-// PathInfo is a path at one instant.
-type PathInfo struct {
-	State    PathState
-	Until    Time      // when Resting: the end of the rest
-	Code     errs.Code // the last failure, OK if none since it was last connected
-	Err      error
-	Queued   int // transfers that wait for it
-	InFlight int // slices
-	Rails    []RailInfo
+func (a *Actions) fault(format string, args ...any) {
+	if a.Fault == "" {
+		a.Fault = fmt.Sprintf(format, args...)
+	}
 }
 
-// RailInfo is a rail at one instant.
-type RailInfo struct {
-	InFlight       uint64 // bytes
-	Slices         int
-	Window         uint64
-	BytesPerSecond float64 // measured; 0: not yet
-	Resting        bool
+// cancel adds a tag to the run of its path.
+func (a *Actions) cancel(id PathID, tag transport.Tag) {
+	a.tags = append(a.tags, tag)
+	if last := len(a.Cancels) - 1; last >= 0 && a.Cancels[last].Path == id {
+		n := len(a.Cancels[last].Tags)
+		a.Cancels[last].Tags = a.tags[len(a.tags)-n-1:]
+		return
+	}
+	a.Cancels = append(a.Cancels, Cancel{Path: id, Tags: a.tags[len(a.tags)-1:]})
 }
-
-// Path fills info with the path's state, reusing info.Rails, and reports
-// whether the path exists.
-func (s *Shard) Path(id PathID, info *PathInfo) bool { return false }
