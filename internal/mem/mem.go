@@ -67,11 +67,12 @@ func contains(addr, n uint64) bool {
 	return addr != 0 && carry == 0 && n <= math.MaxInt && addr+n <= math.MaxUint
 }
 
-// Backward reports whether a copy from src to dst in steps must start with the
-// last one, because dst begins inside src.
-func Backward(dst, src []byte) bool {
+// Backward reports whether a copy of n bytes in steps, from where src begins to
+// where dst begins, must start with the last step, because dst begins inside of
+// what is copied.
+func Backward(dst, src []byte, n int) bool {
 	d, s := Addr(dst), Addr(src)
-	return d > s && d-s < uintptr(len(src))
+	return d > s && d-s < uintptr(n)
 }
 
 // Copy copies len(src) bytes to dst, which must be at least as long, in steps.
@@ -79,7 +80,7 @@ func Backward(dst, src []byte) bool {
 // then returns false: any part of dst may have been written. A nil cancel never
 // stops it.
 func Copy(dst, src []byte, cancel *atomic.Bool) bool {
-	back := Backward(dst, src)
+	back := Backward(dst, src, len(src))
 	for done := 0; done < len(src); done += Step {
 		if cancel != nil && cancel.Load() {
 			return false

@@ -115,13 +115,9 @@ func (b *Buffer) pin(op transport.Op, offset, length uint64) (transport.Pin, err
 		b.Unpin()
 		return b.reg.refuse(errs.Revoked)
 	}
-	if b.pub.Access&needs(op) == 0 {
+	if code := b.check(op, offset, length); code != errs.OK {
 		b.Unpin()
-		return b.reg.refuse(errs.Denied)
-	}
-	if !within(b.pub.Length, offset, length) {
-		b.Unpin()
-		return b.reg.refuse(errs.OutOfRange)
+		return b.reg.refuse(code)
 	}
 	if b.file != nil {
 		return transport.Pin{File: b.file, Offset: int64(offset), Holder: b}, errs.OK
@@ -130,15 +126,24 @@ func (b *Buffer) pin(op transport.Op, offset, length uint64) (transport.Pin, err
 	return transport.Pin{Bytes: b.bytes[offset:end:end], Holder: b}, errs.OK
 }
 
-// needs returns the access that op wants; none has the bit of an invalid op.
-func needs(op transport.Op) segment.Access {
+// check says whether peers may do op with the range.
+func (b *Buffer) check(op transport.Op, offset, length uint64) errs.Code {
+	var need segment.Access
 	switch op {
 	case transport.Read:
-		return segment.RemoteRead
+		need = segment.RemoteRead
 	case transport.Write:
-		return segment.RemoteWrite
+		need = segment.RemoteWrite
+	default:
+		return errs.Invalid
 	}
-	return 0
+	if b.pub.Access&need == 0 {
+		return errs.Denied
+	}
+	if !within(b.pub.Length, offset, length) {
+		return errs.OutOfRange
+	}
+	return errs.OK
 }
 
 // within reports whether [offset, offset+length) lies in [0, size); it cannot
