@@ -1,0 +1,111 @@
+// Allocation counts and speeds mean nothing under the race detector.
+//go:build !race
+
+package memory
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/tideway-io/tideway/errs"
+	"github.com/tideway-io/tideway/internal/registry"
+	"github.com/tideway-io/tideway/segment"
+	"github.com/tideway-io/tideway/transport"
+)
+
+// tally is a sink that signals when a whole round has completed.
+type tally struct {
+	left int // only touched by one Post's goroutine or one worker at a time
+	all  chan struct{}
+	bad  errs.Code
+}
+
+func (s *tally) Complete(done []transport.Completion) {
+	for i := range done {
+		if done[i].Code != errs.OK {
+			s.bad = done[i].Code
+		}
+	}
+	if s.left -= len(done); s.left == 0 {
+		s.all <- struct{}{}
+	}
+}
+
+// rounds returns a function that posts n slices of size bytes over a region of
+// 64 MiB in order, and waits for them.
+func rounds(tb testing.TB, n, size int) func() {
+	const region = 64 << 20
+	reg := registry.New(registry.Options{})
+	sink := &tally{all: make(chan struct{}, 1)}
+	tr, err := New().Open(tb.Context(), transport.Env{Sink: sink, Memory: reg, Self: transport.Self{Incarnation: 1}})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = tr.Close() })
+	tr.(*Transport).pool.max = 1 // tally counts without a lock
+	b, err := reg.Register(tb.Context(), registry.Registration{Bytes: make([]byte, region), Access: segment.ReadWrite})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	ep, err := tr.Connect(tb.Context(), &segment.Desc{Incarnation: 1})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	local := make([]byte, region)
+	s, at := make([]transport.Slice, n), 0
+	return func() {
+		for i := range s {
+			s[i] = transport.Slice{Op: transport.Write, Local: local[at : at+size], Buffer: b.Desc(), Offset: uint64(at), Tag: transport.Tag(i)}
+			if at += size; at+size > region {
+				at = 0
+			}
+		}
+		sink.left = n
+		if took, err := ep.Post(s); took != n {
+			tb.Fatal(took, err)
+		}
+		if <-sink.all; sink.bad != errs.OK {
+			tb.Fatal(sink.bad)
+		}
+	}
+}
+
+func TestNoAllocationPerSlice(t *testing.T) {
+	for _, c := range []struct{ n, size int }{{128, 4096}, {1, 4096}, {4, inlineSlice + 1}} {
+		round := rounds(t, c.n, c.size)
+		if got := testing.AllocsPerRun(100, round); got >= 1 {
+			t.Errorf("%d slices of %d bytes: %v allocations", c.n, c.size, got)
+		}
+	}
+}
+
+func BenchmarkPost(b *testing.B) {
+	for _, c := range []struct{ n, size int }{{1, 4 << 10}, {128, 4 << 10}, {16, 64 << 10}, {4, 1 << 20}, {1, 16 << 20}} {
+		b.Run(fmt.Sprintf("%dx%dKiB", c.n, c.size>>10), func(b *testing.B) {
+			round := rounds(b, c.n, c.size)
+			b.SetBytes(int64(c.n * c.size))
+			b.ReportAllocs()
+			for b.Loop() {
+				round()
+			}
+		})
+	}
+}
+
+// BenchmarkCopy is what Post is held against: the same walk with copy alone.
+func BenchmarkCopy(b *testing.B) {
+	const region = 64 << 20
+	dst, src := make([]byte, region), make([]byte, region)
+	for _, size := range []int{4 << 10, 64 << 10, 1 << 20, 16 << 20} {
+		b.Run(fmt.Sprintf("%dKiB", size>>10), func(b *testing.B) {
+			at := 0
+			b.SetBytes(int64(size))
+			for b.Loop() {
+				copy(dst[at:at+size], src[at:])
+				if at += size; at+size > region {
+					at = 0
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,576 @@
+package memory
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/tideway-io/tideway/errs"
+	"github.com/tideway-io/tideway/internal/mem"
+	"github.com/tideway-io/tideway/internal/registry"
+	"github.com/tideway-io/tideway/segment"
+	"github.com/tideway-io/tideway/transport"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// ledger is a sink that fails the test for a completion that it has seen.
+type ledger struct {
+	testing.TB
+	mu struct {
+		sync.Mutex
+		done  map[transport.Tag]transport.Completion
+		moved *sync.Cond
+	}
+}
+
+func newLedger(t testing.TB) *ledger {
+	l := &ledger{TB: t}
+	l.mu.done = map[transport.Tag]transport.Completion{}
+	l.mu.moved = sync.NewCond(&l.mu)
+	return l
+}
+
+func (l *ledger) Complete(done []transport.Completion) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range done {
+		if _, twice := l.mu.done[c.Tag]; twice {
+			l.Errorf("slice %d completed twice", c.Tag)
+		}
+		l.mu.done[c.Tag] = c
+	}
+	l.mu.moved.Broadcast()
+}
+
+// await waits for n completions and returns the codes by tag.
+func (l *ledger) await(n int) map[transport.Tag]transport.Completion {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(l.mu.done) < n {
+		l.mu.moved.Wait()
+	}
+	return l.mu.done
+}
+
+func (l *ledger) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.mu.done)
+}
+
+// engine is one transport with a real registry.
+type engine struct {
+	*ledger
+	reg  *registry.Registry
+	tr   transport.Transport
+	self segment.Incarnation
+}
+
+// open opens d for an engine of its own; wrap, if not nil, stands before its
+// registry.
+func open(t testing.TB, d transport.Driver, wrap func(transport.Memory) transport.Memory) *engine {
+	t.Helper()
+	e := &engine{ledger: newLedger(t), reg: registry.New(registry.Options{}), self: segment.Incarnation(rand.Uint64() | 1)}
+	var memory transport.Memory = e.reg
+	if wrap != nil {
+		memory = wrap(memory)
+	}
+	var err error
+	e.tr, err = d.Open(t.Context(), transport.Env{Sink: e.ledger, Memory: memory, Self: transport.Self{
+		Incarnation: e.self, Name: func() segment.Name { return segment.Name("engine " + e.self.String()) },
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = e.tr.Close() })
+	return e
+}
+
+func (e *engine) desc() *segment.Desc {
+	return &segment.Desc{Incarnation: e.self, Name: segment.Name("engine " + e.self.String())}
+}
+
+func (e *engine) register(b []byte, access segment.Access) *segment.Buffer {
+	e.Helper()
+	got, err := e.reg.Register(e.Context(), registry.Registration{Bytes: b, Access: access})
+	if err != nil {
+		e.Fatal(err)
+	}
+	return got.Desc()
+}
+
+func (e *engine) connect(to *engine) transport.Endpoint {
+	e.Helper()
+	ep, err := e.tr.Connect(e.Context(), to.desc())
+	if err != nil {
+		e.Fatal(err)
+	}
+	return ep
+}
+
+// random returns n bytes that depend on seed only.
+func random(n int, seed byte) []byte {
+	b := make([]byte, n)
+	_, _ = rand.NewChaCha8([32]byte{seed}).Read(b)
+	return b
+}
+
+// stopper is a Memory whose pins wait until they are let through.
+type stopper struct {
+	transport.Memory
+	entered chan struct{} // one for each pin that waits
+	pass    chan struct{} // one lets one through; closed: all
+}
+
+func newStopper() *stopper {
+	return &stopper{entered: make(chan struct{}, 1<<16), pass: make(chan struct{})}
+}
+
+func (s *stopper) wrap(m transport.Memory) transport.Memory { s.Memory = m; return s }
+
+func (s *stopper) Pin(op transport.Op, key segment.Key, off, n uint64) (transport.Pin, errs.Code) {
+	s.entered <- struct{}{}
+	<-s.pass
+	return s.Memory.Pin(op, key, off, n)
+}
+
+func TestReadAndWriteEverySize(t *testing.T) {
+	hub := NewHub()
+	own := open(t, New(), nil)
+	for name, p := range map[string][2]*engine{"own": {own, own}, "hub": {open(t, hub.Driver(), nil), open(t, hub.Driver(), nil)}} {
+		t.Run(name, func(t *testing.T) {
+			const most = 3*mem.Step + 7
+			from, to := p[0], p[1]
+			ep := from.connect(to)
+			target := make([]byte, most+8)
+			buf := to.register(target, segment.ReadWrite)
+			n := from.count()
+			for i, size := range []int{0, 1, 4095, 4096, inlineSlice, inlineSlice + 1, mem.Step, mem.Step + 1, most} {
+				data := random(size, byte(i))
+				back := make([]byte, size)
+				for _, s := range []transport.Slice{{Op: transport.Write, Local: data}, {Op: transport.Read, Local: back}} {
+					n++
+					s.Buffer, s.Offset, s.Tag = buf, 8, transport.Tag(n)
+					if took, err := ep.Post([]transport.Slice{s}); took != 1 || err != nil {
+						t.Fatalf("Post of %d bytes: %d, %v", size, took, err)
+					}
+					if c := from.await(n)[s.Tag]; c.Code != errs.OK {
+						t.Fatalf("%v of %d bytes: %v, %v", s.Op, size, c.Code, c.Err)
+					}
+				}
+				if !bytes.Equal(target[8:8+size], data) || !bytes.Equal(back, data) {
+					t.Errorf("%d bytes differ", size)
+				}
+			}
+			if pins, uses := to.reg.Find(target).Held(); pins != 0 || uses != 0 {
+				t.Errorf("%d pins and %d uses are left", pins, uses)
+			}
+			if err := ep.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestOverlappingRangesOfOneBuffer(t *testing.T) {
+	const n = 3*mem.Step + 5
+	e := open(t, New(), nil)
+	whole := make([]byte, 3*n)
+	buf := e.register(whole, segment.ReadWrite)
+	ep := e.connect(e)
+	tag := 0
+	for _, size := range []int{1000, n} {
+		for _, shift := range []int{-mem.Step - 1, -1, 0, 1, mem.Step, 2*mem.Step + 3} {
+			for _, op := range []transport.Op{transport.Read, transport.Write} {
+				shift := shift % size
+				copy(whole, random(len(whole), byte(tag)))
+				local := whole[n:][:size]
+				remote := n + shift
+				dst, want := local, bytes.Clone(whole[remote:remote+size])
+				if op == transport.Write {
+					dst, want = whole[remote:remote+size], bytes.Clone(local)
+				}
+				tag++
+				if _, err := ep.Post([]transport.Slice{{Op: op, Local: local, Buffer: buf, Offset: uint64(remote), Tag: transport.Tag(tag)}}); err != nil {
+					t.Fatal(err)
+				}
+				if c := e.await(tag)[transport.Tag(tag)]; c.Code != errs.OK || !bytes.Equal(dst, want) {
+					t.Errorf("%v of %d bytes onto themselves, shifted by %d, is no memmove (%v)", op, size, shift, c.Code)
+				}
+			}
+		}
+	}
+}
+
+func TestNothingMovesUnlessAllIsAllowed(t *testing.T) {
+	const n = 2*mem.Step + 100
+	e := open(t, New(), nil)
+	rw, ro, lo := make([]byte, n), make([]byte, n), make([]byte, n)
+	bufs := map[*segment.Buffer][]byte{e.register(rw, segment.ReadWrite): rw, e.register(ro, segment.RemoteRead): ro, e.register(lo, 0): lo}
+	ep := e.connect(e)
+	tag := transport.Tag(0)
+	for buf, bytesOf := range bufs {
+		for _, c := range []struct {
+			off  uint64
+			size int
+			want errs.Code
+		}{{1, n, errs.OutOfRange}, {n, 1, errs.OutOfRange}, {n + 1, 0, errs.OutOfRange}, {^uint64(0), 2, errs.OutOfRange}, {0, n, errs.OK}} {
+			if buf.Access != segment.ReadWrite {
+				c.want = errs.Denied
+			}
+			tag++
+			s := transport.Slice{Op: transport.Write, Local: bytes.Repeat([]byte{1}, c.size), Buffer: buf, Offset: c.off, Tag: tag}
+			code := errs.OK
+			if _, err := ep.Post([]transport.Slice{s}); err != nil {
+				t.Fatal(err)
+			}
+			if code = e.await(int(tag))[tag].Code; code != c.want {
+				t.Errorf("%d bytes at %d of a buffer with access %v: %v, want %v", c.size, c.off, buf.Access, code, c.want)
+			}
+			if c.want != errs.OK && bytes.IndexByte(bytesOf, 1) >= 0 {
+				t.Errorf("%d bytes at %d: something was written", c.size, c.off)
+			}
+		}
+	}
+	if got := e.reg.Refused(); got.Denied != 10 || got.OutOfRange != 4 {
+		t.Errorf("the registry counted %+v, want 10 denied and 4 out of range", got)
+	}
+}
+
+func TestFiles(t *testing.T) {
+	const n = 2*mem.Step + 3
+	f, err := os.Create(filepath.Join(t.TempDir(), "data"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := f.Truncate(n); err != nil {
+		t.Fatal(err)
+	}
+	e := open(t, New(), nil)
+	b, err := e.reg.Register(t.Context(), registry.Registration{File: f, Size: n, Access: segment.ReadWrite})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ep := e.connect(e)
+	data, back := random(n, 1), make([]byte, n)
+	one := func(op transport.Op, local []byte, off uint64) transport.Completion {
+		t.Helper()
+		tag := transport.Tag(e.count() + 1)
+		if _, err := ep.Post([]transport.Slice{{Op: op, Local: local, Buffer: b.Desc(), Offset: off, Tag: tag}}); err != nil {
+			t.Fatal(err)
+		}
+		return e.await(int(tag))[tag]
+	}
+	if c := one(transport.Write, data, 0); c.Code != errs.OK {
+		t.Fatal(c)
+	}
+	if c := one(transport.Read, back, 0); c.Code != errs.OK || !bytes.Equal(back, data) {
+		t.Fatalf("read back: %v, or other bytes", c)
+	}
+	if c := one(transport.Read, back[:0], n); c.Code != errs.OK {
+		t.Errorf("nothing, from the end: %v", c)
+	}
+	if err := f.Truncate(n - 1); err != nil {
+		t.Fatal(err)
+	}
+	if c := one(transport.Read, back[:10], n-10); c.Code != errs.OutOfRange || errs.Of(c.Err) != errs.OutOfRange {
+		t.Errorf("the end of a file that was cut: %v, %v; want out of range", c.Code, c.Err)
+	}
+	_ = f.Close()
+	if c := one(transport.Write, back[:10], 0); c.Code != errs.Revoked || !errors.Is(c.Err, os.ErrClosed) {
+		t.Errorf("a file closed under us: %v, %v; want revoked", c.Code, c.Err)
+	}
+}
+
+func TestConnectNamesWhoIsNotThere(t *testing.T) {
+	hub := NewHub()
+	from, to := open(t, hub.Driver(), nil), open(t, hub.Driver(), nil)
+	old := *to.desc()
+	old.Incarnation++
+	stranger := open(t, NewHub().Driver(), nil)
+	own := open(t, New(), nil)
+	gone := open(t, hub.Driver(), nil)
+	_ = gone.tr.Close()
+	for _, c := range []struct {
+		from *engine
+		to   *segment.Desc
+		want errs.Code
+	}{{from, &old, errs.Restarted}, {from, stranger.desc(), errs.Refused}, {own, to.desc(), errs.Refused}, {from, gone.desc(), errs.Refused}, {from, &segment.Desc{}, errs.Refused}} {
+		if _, err := c.from.tr.Connect(t.Context(), c.to); errs.Of(err) != c.want {
+			t.Errorf("Connect: %v, want %v", err, c.want)
+		}
+	}
+}
+
+func TestCancelEndsSlicesBetweenSteps(t *testing.T) {
+	st := newStopper()
+	e := open(t, New(), st.wrap)
+	const n = 4 * mem.Step
+	target := make([]byte, n)
+	buf := e.register(target, segment.ReadWrite)
+	ep := e.connect(e)
+	local := bytes.Repeat([]byte{1}, n)
+	if _, err := ep.Post([]transport.Slice{{Op: transport.Write, Local: local, Buffer: buf, Tag: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	<-st.entered // asks about the whole range
+	st.pass <- struct{}{}
+	<-st.entered // first step
+	ep.(transport.Canceler).Cancel([]transport.Tag{7, 1})
+	close(st.pass)
+	if c := e.await(1)[1]; c.Code != errs.Canceled || c.InDoubt {
+		t.Errorf("a cancelled slice ended with %+v, want canceled and no doubt", c)
+	}
+	if target[0] != 1 || target[mem.Step] != 0 {
+		t.Error("the step under way did not end, or another was begun")
+	}
+}
+
+func TestCloseFlushesEverySlice(t *testing.T) {
+	st := newStopper()
+	e := open(t, New(), st.wrap)
+	const n = 2 * mem.Step
+	buf := e.register(make([]byte, n), segment.ReadWrite)
+	ep := e.connect(e)
+	s := make([]transport.Slice, 100)
+	for i := range s {
+		s[i] = transport.Slice{Op: transport.Read, Local: make([]byte, n), Buffer: buf, Tag: transport.Tag(i)}
+	}
+	if took, err := ep.Post(s); took != len(s) || err != nil {
+		t.Fatal(took, err)
+	}
+	<-st.entered
+	closed := make(chan struct{})
+	go func() { _ = ep.Close(); close(closed) }()
+	for {
+		if _, err := ep.Post(nil); errors.Is(err, errs.ErrClosed) {
+			break
+		}
+	}
+	select {
+	case <-closed:
+		t.Fatal("Close returned while a worker was inside the target's memory")
+	default:
+	}
+	close(st.pass)
+	<-closed
+	if got := e.count(); got != len(s) {
+		t.Fatalf("%d of %d slices had completed when Close returned", got, len(s))
+	}
+	ended := 0
+	for _, c := range e.await(len(s)) {
+		if c.Code == errs.Closed {
+			ended++
+		} else if c.Code != errs.OK {
+			t.Errorf("slice %d ended with %v, want ok or closed", c.Tag, c.Code)
+		}
+	}
+	if ended < len(s)-8 {
+		t.Errorf("only %d of %d slices were flushed, so Close waited for the work", ended, len(s))
+	}
+	if took, err := ep.Post(s[:1]); took != 0 || !errors.Is(err, errs.ErrClosed) {
+		t.Errorf("Post after Close: %d, %v", took, err)
+	}
+}
+
+func TestOverloadRefusesTheRest(t *testing.T) {
+	st := newStopper()
+	e := open(t, New(), st.wrap)
+	buf := e.register(make([]byte, 2*inlineSlice), segment.ReadWrite)
+	ep := e.connect(e)
+	s := make([]transport.Slice, maxQueued+10)
+	for i := range s {
+		s[i] = transport.Slice{Op: transport.Read, Local: make([]byte, inlineSlice+1), Buffer: buf, Tag: transport.Tag(i)}
+	}
+	took, err := ep.Post(s)
+	if took != maxQueued || !errors.Is(err, errs.ErrOverloaded) {
+		t.Fatalf("Post of %d long slices: %d, %v; want the first %d and ErrOverloaded", len(s), took, err, maxQueued)
+	}
+	close(st.pass)
+	e.await(took)
+	if again, err := ep.Post(s[took:]); again != 10 || err != nil {
+		t.Errorf("Post of the rest once there is room: %d, %v", again, err)
+	}
+	for _, c := range e.await(len(s)) {
+		if c.Code != errs.OK {
+			t.Errorf("slice %d: %v", c.Tag, c.Code)
+		}
+	}
+}
+
+func TestUrgentSlicesOvertakeBulk(t *testing.T) {
+	st := newStopper()
+	e := open(t, New(), st.wrap)
+	e.tr.(*Transport).pool.max = 1
+	buf := e.register(make([]byte, mem.Step), segment.ReadWrite)
+	ep := e.connect(e)
+	s := make([]transport.Slice, 20)
+	for i := range s {
+		s[i] = transport.Slice{Op: transport.Read, Class: 2, Local: make([]byte, mem.Step), Buffer: buf, Tag: transport.Tag(i)}
+	}
+	s[19].Class = 0
+	if _, err := ep.Post(s); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the one under way, then the urgent one
+		<-st.entered
+		st.pass <- struct{}{}
+	}
+	<-st.entered
+	if e.mu.Lock(); e.mu.done[19].Code != errs.OK || len(e.mu.done) != 2 {
+		t.Errorf("of %v the urgent slice is not the second", e.mu.done)
+	}
+	e.mu.Unlock()
+	close(st.pass)
+	e.await(len(s))
+}
+
+// TestTargetGoes closes and drains a target with slices inside.
+func TestTargetGoes(t *testing.T) {
+	st := newStopper()
+	hub := NewHub()
+	from, to := open(t, hub.Driver(), nil), open(t, hub.Driver(), st.wrap)
+	const n = 4 * mem.Step
+	buf := to.register(make([]byte, n), segment.ReadWrite)
+	ep := from.connect(to)
+	s := []transport.Slice{{Op: transport.Write, Local: make([]byte, n), Buffer: buf, Tag: 1}}
+	if _, err := ep.Post(s); err != nil {
+		t.Fatal(err)
+	}
+	<-st.entered
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := to.tr.(*Transport).Drain(ctx); !errors.Is(err, errs.ErrBusy) {
+		t.Errorf("Drain with a slice inside and no time: %v, want ErrBusy", err)
+	}
+	if took, err := ep.Post(s); took != 0 || errs.Of(err) != errs.Draining {
+		t.Errorf("Post to a draining target: %d, %v", took, err)
+	}
+	if _, err := from.tr.Connect(t.Context(), to.desc()); errs.Of(err) != errs.Draining {
+		t.Errorf("Connect to a draining target: %v", err)
+	}
+	gone := make(chan struct{})
+	go func() { _ = to.tr.Close(); close(gone) }()
+	for !to.tr.(*Transport).in.isClosed() {
+		select {
+		case <-gone:
+			t.Fatal("Close of the target returned with a slice inside")
+		default:
+		}
+	}
+	close(st.pass)
+	<-gone
+	if c := from.await(1)[1]; c.Code != errs.LaneLost {
+		t.Errorf("the slice ended with %v, want lane_lost", c.Code)
+	}
+	if took, err := ep.Post(s); took != 0 || !errors.Is(err, errs.ErrUnreachable) {
+		t.Errorf("Post to a closed target: %d, %v", took, err)
+	}
+}
+
+// TestRevokedHalfway closes the target's buffer in the middle of a slice.
+func TestRevokedHalfway(t *testing.T) {
+	st := newStopper()
+	hub := NewHub()
+	from, to := open(t, hub.Driver(), nil), open(t, hub.Driver(), st.wrap)
+	target := make([]byte, 64*mem.Step)
+	to.register(target, segment.ReadWrite)
+	b := to.reg.Find(target)
+	ep := from.connect(to)
+	if _, err := ep.Post([]transport.Slice{{Op: transport.Read, Local: make([]byte, len(target)), Buffer: b.Desc(), Tag: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		<-st.entered
+		st.pass <- struct{}{}
+	}
+	<-st.entered
+	if err := b.Close(t.Context()); err != nil {
+		t.Errorf("Close between two steps: %v", err)
+	}
+	clear(target) // it is ours again: a race if not
+	close(st.pass)
+	if c := from.await(1)[1]; c.Code != errs.Revoked {
+		t.Errorf("the slice ended with %v, want revoked", c.Code)
+	}
+}
+
+func TestIdleWorkersEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := open(t, New(), nil)
+		buf := e.register(make([]byte, mem.Step), segment.ReadWrite)
+		ep := e.connect(e)
+		p := &e.tr.(*Transport).pool
+		workers := func() int { p.mu.Lock(); defer p.mu.Unlock(); return p.mu.workers }
+		for round := range 3 {
+			tag := transport.Tag(round)
+			if _, err := ep.Post([]transport.Slice{{Op: transport.Read, Local: make([]byte, mem.Step), Buffer: buf, Tag: tag}}); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			if n, w := e.count(), workers(); n != round+1 || w != 1 {
+				t.Fatalf("round %d: %d completions, %d workers; want one more and 1", round, n, w)
+			}
+			time.Sleep(idleTime + 1) // virtual
+			synctest.Wait()
+			if w := workers(); w != 0 {
+				t.Errorf("%d workers are left after %v of nothing to do", w, idleTime)
+			}
+		}
+		if err := e.tr.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestStorm has everything happen at once; the ledger finds what completes
+// twice or never.
+func TestStorm(t *testing.T) {
+	hub := NewHub()
+	from, to := open(t, hub.Driver(), nil), open(t, hub.Driver(), nil)
+	target := make([]byte, 8<<20)
+	buf := to.register(target, segment.ReadWrite)
+	var accepted, tags struct {
+		sync.Mutex
+		n int
+	}
+	var wg sync.WaitGroup
+	for g := range 8 {
+		wg.Go(func() {
+			rng := rand.New(rand.NewPCG(1, uint64(g)))
+			for range 5 {
+				ep := from.connect(to)
+				for range 10 {
+					s := make([]transport.Slice, 1+rng.IntN(20))
+					tags.Lock()
+					for i := range s {
+						s[i] = transport.Slice{Op: transport.Read, Buffer: buf, Local: make([]byte, rng.IntN(1<<(10+rng.IntN(12)))), Tag: transport.Tag(tags.n)}
+						tags.n++
+					}
+					tags.Unlock()
+					n, _ := ep.Post(s)
+					accepted.Lock()
+					accepted.n += n
+					accepted.Unlock()
+					ep.(transport.Canceler).Cancel([]transport.Tag{s[0].Tag})
+				}
+				_ = ep.Close()
+			}
+		})
+	}
+	wg.Wait()
+	if got := from.count(); got != accepted.n {
+		t.Errorf("%d completions for %d accepted slices", got, accepted.n)
+	}
+}
