@@ -93,7 +93,7 @@ func (k *keys) add(b *Buffer) (key segment.Key, ok bool) {
 func (k *keys) grow(n int) *atomic.Pointer[page] {
 	pages := *k.pages.Load()
 	if n >= len(pages) {
-		more := make([]atomic.Pointer[page], max(8, 2*len(pages)))
+		more := make([]atomic.Pointer[page], max(8, 2*len(pages), n+1))
 		for i := range pages {
 			more[i].Store(pages[i].Load())
 		}

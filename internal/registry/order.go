@@ -29,15 +29,19 @@ func compare(a, b *Buffer) int {
 	return cmp.Compare(a.pub.Key, b.pub.Key)
 }
 
-// floor returns the last buffer that starts at or before addr, or nil.
+// floor returns the last memory that starts at or before addr, or nil. Files
+// are in front of all memory.
 func (o *order) floor(addr uint64) *Buffer {
 	r := sort.Search(len(o.runs), func(i int) bool { return o.runs[i][0].pub.Addr > addr }) - 1
 	if r < 0 {
 		return nil
 	}
 	run := o.runs[r]
-	i := sort.Search(len(run), func(i int) bool { return run[i].pub.Addr > addr })
-	return run[i-1]
+	i := sort.Search(len(run), func(i int) bool { return run[i].pub.Addr > addr }) - 1
+	if run[i].pub.Addr == 0 {
+		return nil
+	}
+	return run[i]
 }
 
 // run returns the index of the run where b is or belongs.

@@ -211,7 +211,7 @@ func (r *Registry) PinAddr(op transport.Op, addr, length uint64) (transport.Pin,
 	r.mu.RLock()
 	b := r.mu.order.floor(addr)
 	r.mu.RUnlock()
-	if b == nil || b.pub.Addr == 0 || addr-b.pub.Addr > b.pub.Length {
+	if b == nil || addr-b.pub.Addr > b.pub.Length {
 		return r.refuse(errs.NotRegistered)
 	}
 	return b.pin(op, addr-b.pub.Addr, length)
@@ -251,7 +251,7 @@ func (r *Registry) Find(mem []byte) *Buffer {
 	r.mu.RLock()
 	b := r.mu.order.floor(addr)
 	r.mu.RUnlock()
-	if b == nil || b.pub.Addr == 0 || !within(b.pub.Length, addr-b.pub.Addr, n) {
+	if b == nil || !within(b.pub.Length, addr-b.pub.Addr, n) {
 		return nil
 	}
 	return b
