@@ -1,0 +1,5 @@
+// Package testenv is for tests.
+package testenv
+
+// Wait waits.
+func Wait() {}

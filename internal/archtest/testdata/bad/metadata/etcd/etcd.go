@@ -1,0 +1,5 @@
+// Package etcd is a store.
+package etcd
+
+// Get gets.
+func Get() {}

@@ -1,0 +1,2 @@
+// Package tideway has a second comment.
+package tideway

@@ -1,0 +1,5 @@
+// Package third is somebody else's.
+package third
+
+// Do does.
+func Do() {}

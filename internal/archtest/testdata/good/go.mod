@@ -1,0 +1,3 @@
+module github.com/tideway-io/tideway
+
+go 1.26
