@@ -15,7 +15,8 @@ const maxKeys = math.MaxUint32
 // order from a random start, past 0, so that the i-th key is a matter of
 // arithmetic: it is the index into a table of pages, and "registered once,
 // closed since" is told from "never registered" without remembering anything.
-// A page whose keys are all given out and closed is dropped.
+// A page whose keys are all given out and closed is dropped, so memory follows
+// the buffers that live, but for 8 bytes of the table for every 1024 keys.
 //
 // Reading is safe at any time; add and drop are called under the registry's
 // lock.

@@ -13,7 +13,7 @@ import (
 const DefaultMaxRemotes = 65536
 
 // Fetch asks the owner of a segment, or the metadata store, for its present
-// descriptor.
+// descriptor. It returns soon after ctx has ended.
 type Fetch func(ctx context.Context) (*segment.Desc, error)
 
 // Remotes is the table of the remote segments that one engine has open. Its
