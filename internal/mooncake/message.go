@@ -97,10 +97,18 @@ func ParseHello(p []byte) (Hello, error) {
 	c := cursor{p: p}
 	c.root(func(key string) {
 		switch key {
-		case "local_gid":
-			h.LocalGID = c.str()
+		case "local_gid": // real readers take these two or leave them
+			if c.peek() == '"' {
+				h.LocalGID = c.str()
+			} else {
+				c.skip()
+			}
 		case "local_lid":
-			h.LocalLID = uint16(c.uint(math.MaxUint16))
+			if b := c.peek(); b >= '0' && b <= '9' {
+				h.LocalLID = uint16(c.uint(math.MaxUint16))
+			} else {
+				c.skip()
+			}
 		case "local_nic_path":
 			h.LocalPath = c.str()
 		case "payload":
@@ -126,11 +134,16 @@ func ParseHello(p []byte) (Hello, error) {
 	return h, c.failed("parse connection request")
 }
 
-// CheckObject reports whether p starts with a well-formed JSON object.
-func CheckObject(p []byte) error {
+// Native reads the JSON object of a request and reports whether it is a
+// descriptor with a "tideway" member, which only Tideway engines send.
+func Native(p []byte) (bool, error) {
+	native := false
 	c := cursor{p: p}
-	c.root(func(string) { c.skip() })
-	return c.failed("parse request")
+	c.root(func(key string) {
+		native = native || key == memberKey
+		c.skip()
+	})
+	return native, c.failed("parse request")
 }
 
 // root is object for the whole text: null is refused.

@@ -87,8 +87,26 @@ func TestLeniency(t *testing.T) {
 			t.Errorf("%s: %+v, %v", text, n, err)
 		}
 	}
+	if h, err := ParseHello([]byte(`{"local_gid":7,"local_lid":"x","payload":"p"}`)); err != nil || !reflect.DeepEqual(h, Hello{Payload: "p"}) {
+		t.Errorf("%+v, %v", h, err)
+	}
 	if n, err := ParseNotice([]byte("{}")); err != nil || n != (Notice{}) {
 		t.Errorf("missing members: %+v, %v", n, err)
+	}
+}
+
+func TestNative(t *testing.T) {
+	for _, c := range []struct {
+		text   string
+		native bool
+		bad    bool
+	}{
+		{string(golden(t, "tcp-request.json")), false, false}, {nativeText, true, false}, {`{"tideway":1}`, true, false}, {"{}", false, false},
+		{"[]", false, true}, {"null", false, true}, {`{"tideway":`, true, true},
+	} {
+		if native, err := Native([]byte(c.text)); native != c.native || (err != nil) != c.bad {
+			t.Errorf("%.40s: %v, %v", c.text, native, err)
+		}
 	}
 }
 
@@ -133,6 +151,6 @@ func FuzzMessages(f *testing.F) {
 				t.Fatalf("%q: %+v, %v", text, again, err)
 			}
 		}
-		_ = CheckObject(p)
+		_, _ = Native(p)
 	})
 }

@@ -1,0 +1,82 @@
+// Package p2p finds a descriptor without a metadata store: it asks the engine
+// that publishes it. A segment's name is then the host:port that its engine
+// listens on.
+package p2p
+
+import (
+	"context"
+	"errors"
+	"net"
+	"time"
+
+	"github.com/tideway-io/tideway/errs"
+	"github.com/tideway-io/tideway/internal/mooncake"
+	"github.com/tideway-io/tideway/segment"
+)
+
+// Pages fills in the buffers of a descriptor that was published without them,
+// because there are that many. It asks the peer at d.Addr.
+type Pages func(ctx context.Context, d *segment.Desc, buffers int) error
+
+// Fetch asks the engine at addr for its descriptor, by Mooncake's handshake
+// frame, which both kinds of engine answer. own is the caller's descriptor, which
+// goes along. Errors of the connection are errs.Unreachable, an answer that is
+// no descriptor errs.Invalid, errs.NotFound or errs.Unsupported, and ctx ends it
+// with its own. The result is sealed and the caller's.
+func Fetch(ctx context.Context, dial func(ctx context.Context, addr string) (net.Conn, error), addr string, own *segment.Desc, pages Pages) (*segment.Desc, error) {
+	body, err := mooncake.EncodeRequest(own, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	conn, err := dial(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	d, more, err := ask(ctx, conn, body)
+	_ = conn.Close()
+	if err != nil {
+		return nil, explain(ctx, addr, err)
+	}
+	if more > 0 {
+		if err := pages(ctx, d, more); err != nil {
+			return nil, explain(ctx, addr, err)
+		}
+	}
+	return d, nil
+}
+
+// answerTimeout bounds an answer where ctx does not.
+const answerTimeout = 30 * time.Second
+
+func ask(ctx context.Context, conn net.Conn, body []byte) (*segment.Desc, int, error) {
+	_ = conn.SetDeadline(time.Now().Add(answerTimeout))
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if _, err := conn.Write(mooncake.AppendFrame(nil, mooncake.Metadata, body)); err != nil {
+		return nil, 0, err
+	}
+	f, err := mooncake.ReadFrame(conn, mooncake.MaxLimit)
+	if err != nil {
+		return nil, 0, err
+	}
+	if f.Kind != mooncake.Metadata {
+		return nil, 0, errs.New(errs.Invalid, "fetch descriptor", "answered by a frame of kind %d, want %d", f.Kind, mooncake.Metadata)
+	}
+	return mooncake.DecodeDesc(f.Body)
+}
+
+// explain makes a typed error that names the peer.
+func explain(ctx context.Context, addr string, err error) error {
+	e := &errs.Error{Op: "fetch descriptor", Peer: addr, Err: err}
+	var typed *errs.Error
+	switch {
+	case ctx.Err() != nil:
+		e.Reason, e.Err = errs.Of(ctx.Err()), context.Cause(ctx)
+	case errors.As(err, &typed) && typed.Reason != errs.Unreachable:
+		e.Reason, e.Retryable = typed.Reason, typed.Retryable
+	default:
+		e.Reason, e.Retryable = errs.Unreachable, true
+		e.Detail = "connected, but no descriptor came; check that an engine listens there, not another service"
+	}
+	return e
+}
