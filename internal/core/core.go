@@ -160,11 +160,23 @@ type Attempt struct {
 
 // Reset empties a for the next event and keeps its memory.
 func (a *Actions) Reset() {
-	clear(a.Posts)
 	clear(a.Ends)
+	clear(a.Posts)
 	clear(a.Cancels)
 	*a = Actions{
 		Connect: a.Connect[:0], Posts: a.Posts[:0], Cancels: a.Cancels[:0], Close: a.Close[:0], Ends: a.Ends[:0],
 		slices: a.slices[:0], tags: a.tags[:0],
 	}
+}
+
+// grow adds a zero element and returns it. Reset has cleared what it reuses.
+func grow[T any](s *[]T) *T {
+	n := len(*s)
+	if n == cap(*s) {
+		var zero T
+		*s = append(*s, zero)
+	} else {
+		*s = (*s)[:n+1]
+	}
+	return &(*s)[n]
 }

@@ -175,9 +175,9 @@ func (s *Shard) issue(now Time, pi uint32, f uint8, room rail.Kind, out *Actions
 		s.dequeue(ti)
 		s.enqueue(pi, ti, false)
 	}
-	out.slices = append(out.slices, Slice{
-		Tag: s.tag(i), Owner: t.owner, Offset: sl.offset, Length: n, Op: t.op, Class: t.class, Rail: sl.rail, Retry: sl.retry,
-	})
+	o := grow(&out.slices)
+	o.Tag, o.Owner, o.Offset, o.Length = s.tag(i), t.owner, sl.offset, n
+	o.Op, o.Class, o.Rail, o.Retry = t.op, t.class, sl.rail, sl.retry
 	return true
 }
 

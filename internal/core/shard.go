@@ -43,10 +43,11 @@ func (s *Shard) Submit(now Time, ts []Transfer, ids []TransferID, out *Actions) 
 func (s *Shard) submit(now Time, in *Transfer, out *Actions) TransferID {
 	ti := s.newTransfer()
 	t := &s.transfers[ti]
-	*t = transfer{
-		owner: in.Owner, length: in.Length, offset: in.Offset, gen: t.gen + 1, ladder: in.Ladder,
-		rungs: min(in.Rungs, Rungs), op: in.Op, class: min(in.Class, classes-1),
-	}
+	gen := t.gen + 1
+	*t = transfer{gen: gen}
+	t.owner, t.op, t.class = in.Owner, in.Op, min(in.Class, classes-1)
+	t.length, t.offset = in.Length, in.Offset
+	t.ladder, t.rungs = in.Ladder, min(in.Rungs, Rungs)
 	kind := rail.Bulk
 	if in.Length <= s.cfg.SmallBytes {
 		kind = rail.Small

@@ -128,15 +128,20 @@ func (s *Shard) settle(ti uint32, out *Actions) {
 // end reports the one end of transfer ti and frees its slot.
 func (s *Shard) end(ti uint32, out *Actions) {
 	t := &s.transfers[ti]
-	out.Ends = append(out.Ends, End{
-		Owner: t.owner, Bytes: t.done, Path: t.endedOn, Code: t.code, InDoubt: t.inDoubt,
-		Retryable: !t.inDoubt && ruleOf(t.code).retryable, Err: t.err, Attempts: t.attempts,
-	})
+	e := grow(&out.Ends)
+	e.Owner, e.Bytes, e.Path = t.owner, t.done, t.endedOn
+	if t.code != errs.OK {
+		e.Code, e.Err, e.InDoubt = t.code, t.err, t.inDoubt
+		e.Retryable = !t.inDoubt && ruleOf(t.code).retryable
+		t.err = nil
+	}
+	if t.attempts != nil {
+		e.Attempts, t.attempts = t.attempts, nil
+	}
 	if t.timer != 0 {
 		s.clearTimer(transferRef(ti))
 	}
 	t.gen++
-	t.err, t.attempts = nil, nil
 	t.qnext = s.freeTransfer
 	s.freeTransfer = ti
 }

@@ -23,8 +23,10 @@ type load struct {
 	slices int
 }
 
-func (l load) plus(n uint64) load    { return load{l.bytes + n, l.slices + 1} }
-func (l load) within(most load) bool { return l.bytes <= most.bytes && l.slices <= most.slices }
+// has reports whether l with one more slice of n bytes stays within most.
+func (l load) has(n uint64, most load) bool {
+	return l.bytes+n <= most.bytes && l.slices < most.slices
+}
 
 // Rail is one rail's present state.
 //
@@ -66,15 +68,14 @@ const (
 
 // Room reports whether a slice of n bytes fits beside what is in flight.
 func (r *Rail) Room(n uint64, k Kind) bool {
-	all := load{r.bulk.bytes + r.small.bytes, r.bulk.slices + r.small.slices}
-	if !all.plus(n).within(r.window) {
+	if r.bulk.bytes+r.small.bytes+n > r.window.bytes || r.bulk.slices+r.small.slices >= r.window.slices {
 		return false
 	}
 	switch k {
 	case Bulk:
-		return r.bulk.plus(n).within(r.share)
+		return r.bulk.has(n, r.share)
 	case Reserve:
-		return r.small.plus(n).within(r.reserve)
+		return r.small.has(n, r.reserve)
 	}
 	return true
 }
@@ -84,11 +85,12 @@ func (r *Rail) Start(now int64, n uint64, k Kind) {
 	if r.bulk.slices+r.small.slices == 0 {
 		r.mark = now
 	}
+	l := &r.small
 	if k == Bulk {
-		r.bulk = r.bulk.plus(n)
-	} else {
-		r.small = r.small.plus(n)
+		l = &r.bulk
 	}
+	l.bytes += n
+	l.slices++
 }
 
 // Done notes that a slice is not in flight any more, and whether it was served.

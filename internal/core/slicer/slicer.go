@@ -13,6 +13,11 @@ func Next(offset, remaining, limit, align uint64) uint64 {
 	if limit == 0 || remaining <= limit {
 		return remaining
 	}
+	return cut(offset, remaining, limit, align)
+}
+
+// cut is Next for a range longer than limit.
+func cut(offset, remaining, limit, align uint64) uint64 {
 	count := (remaining-1)/limit + 1
 	n := (remaining-1)/count + 1
 	if align <= 1 {
