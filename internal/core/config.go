@@ -10,6 +10,8 @@ const (
 	// maxSlices leaves room in the tags for the few slices beyond it that
 	// Shard.full lets pass.
 	maxSlices = 1 << (slotBits - 2)
+	// maxPaths is what path ids can tell apart; slot 0 is none.
+	maxPaths = 1<<pathSlotBits - 1
 	// restoreSlices times SliceBytes is how much of a transfer must complete
 	// after a failed try to give it its whole retry budget back.
 	restoreSlices = 16
@@ -35,6 +37,7 @@ func (c Config) withDefaults() Config {
 	c.Window = or(c.Window, 8<<20)
 	c.RailSlices = or(c.RailSlices, 4096)
 	c.MaxSlices = min(or(c.MaxSlices, maxSlices), maxSlices)
+	c.MaxPaths = min(or(c.MaxPaths, 1<<16), maxPaths)
 	c.HalfLife = or(c.HalfLife, 200*time.Millisecond)
 	return c
 }

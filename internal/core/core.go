@@ -52,6 +52,9 @@ type Config struct {
 	// MaxSlices bounds the slices in flight or waiting for a retry in the whole
 	// shard. Default and limit 1<<22.
 	MaxSlices int
+	// MaxPaths bounds the paths, those included whose last slices are still
+	// outstanding after RemovePath. Default 1<<16, limit 1<<20.
+	MaxPaths int
 	// HalfLife is the time after which a rail's measured speed counts half.
 	// Default 200 ms.
 	HalfLife time.Duration
@@ -110,7 +113,8 @@ type Actions struct {
 	// Posts are runs of slices. What an endpoint does not take is handed to
 	// Refused; every other slice is owed to Completed.
 	Posts []Post
-	// Cancels are slices whose transfers end early; they still complete.
+	// Cancels are slices whose transfers end early; they still complete. Some may
+	// have come back in the same event; there is nothing to cancel then.
 	Cancels []Cancel
 	// Close asks to close the endpoint that the path has. Its slices complete
 	// through Completed as the endpoint flushes them.

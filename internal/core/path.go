@@ -31,13 +31,13 @@ func (p PathState) String() string {
 }
 
 // AddPath adds a path that is not connected; it is connected when the first
-// transfer needs it. It returns 0, which names no path, when there are a million.
+// transfer needs it. It returns 0, which names no path, when there are MaxPaths.
 func (s *Shard) AddPath(spec PathSpec) PathID {
 	pi := s.freePath
 	if pi != 0 {
 		s.freePath = s.paths[pi].next
 	} else {
-		if len(s.paths) >= 1<<pathSlotBits {
+		if len(s.paths) > s.cfg.MaxPaths {
 			return 0
 		}
 		s.paths = append(s.paths, path{})

@@ -141,6 +141,16 @@ func (w *twin) settle() {
 		w.end(e)
 	}
 	out.Reset()
+	for o := uint64(1); o <= w.owner; o++ {
+		if t := w.transfers[o]; t.ending && t.live == 0 && !t.ended {
+			w.bad("transfer %d is over and quiet and has not ended", o)
+		}
+	}
+	for _, sl := range w.slices {
+		if w.transfers[sl.Owner].ending && !sl.canceled {
+			w.bad("slice %+v of a transfer that is over was not cancelled", sl.Slice)
+		}
+	}
 }
 
 func (w *twin) post(post Post) {
