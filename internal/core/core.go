@@ -104,8 +104,9 @@ type Slice struct {
 	Retry  uint8 // how often bytes of it were tried before
 }
 
-// Actions is what the caller must do, in this order: Cancels, Posts, Close,
-// Connect, Ends. Slices in it are valid until Reset.
+// Actions is what the caller must do, in this order: Posts, Cancels, Close,
+// Connect; Ends at any point. Several events may add to one Actions before it is
+// carried out. What it holds is valid until Reset.
 type Actions struct {
 	// Connect asks for one connection attempt per path, answered by Connected
 	// or ConnectFailed.
