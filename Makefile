@@ -22,10 +22,10 @@ bench: ## every benchmark once, for reading
 	$(GO) test -run '^$$' -bench . -benchmem ./...
 
 bench-check: ## the speed gates: ratios against a yardstick of the same minute
-	TIDEWAY_SPEED=1 $(GO) test -count=1 -p 1 -v -run '^TestSpeed' -timeout 60m ./...
+	@TIDEWAY_SPEED=1 scripts/named '^TestSpeed' -timeout 60m
 
 soak: ## the long runs; the last result stands in docs/testing.md
-	TIDEWAY_SOAK=1 $(GO) test -count=1 -p 1 -v -run '^TestSoak' -timeout 12h ./...
+	@TIDEWAY_SOAK=1 scripts/named '^TestSoak' -timeout 12h
 
 fuzz: ## every fuzz target for FUZZTIME (1m) each
 	@scripts/fuzz

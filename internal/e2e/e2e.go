@@ -59,6 +59,7 @@ type state struct {
 func Params(p testscript.Params) testscript.Params {
 	setup := p.Setup
 	p.Setup = func(env *testscript.Env) error {
+		env.Setenv("GORACE", "atexit_sleep_ms=0") // else each program under the race detector ends a second late
 		env.Values[key{}] = &state{map[string]*testenv.Process{}, map[string]*testenv.Proxy{}}
 		if setup == nil {
 			return nil
@@ -148,7 +149,7 @@ func start(ts *testscript.TestScript, args []string) {
 	cmd := exec.Command(path, args[2:]...)
 	cmd.Dir = ts.MkAbs(".")
 	cmd.Env = os.Environ()
-	for _, name := range []string{"PATH", "HOME", "TMPDIR", "WORK"} {
+	for _, name := range []string{"PATH", "HOME", "TMPDIR", "WORK", "GORACE"} {
 		cmd.Env = append(cmd.Env, name+"="+ts.Getenv(name))
 	}
 	if old := stateOf(ts).processes[args[0]]; old != nil && !old.Ended() {

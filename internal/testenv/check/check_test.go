@@ -38,7 +38,7 @@ func TestVerdict(t *testing.T) {
 		{"quiet that prints", []suite{{name: "bad", cmd: words("echo bad.go"), quiet: true}}, false, "bad.go"},
 		{"quiet that does not", []suite{{name: "good", cmd: words("true"), quiet: true}}, true, ""},
 		{"overrun is killed", []suite{{name: "slow", budget: 10 * time.Millisecond, cmd: words("sleep 60")}}, false, "killed"},
-		{"environment", []suite{{name: "env", env: "CHECKED=1", cmd: words("printenv CHECKED")}}, true, "1"},
+		{"environment", []suite{{name: "env", env: words("CHECKED=1"), cmd: words("printenv CHECKED")}}, true, "1"},
 	} {
 		ok, printed := checked(t, c.run...)
 		if ok != c.want || !strings.Contains(printed, c.print) {

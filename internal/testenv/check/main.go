@@ -31,7 +31,7 @@ const limit = 20 * time.Minute
 type suite struct {
 	name   string
 	budget time.Duration
-	env    string // one setting on top of the environment
+	env    []string // settings on top of the environment
 	cmd    []string
 	quiet  bool // any output is a failure
 	tests  bool // prints go test -json, recorded for the must-run list
@@ -41,14 +41,14 @@ type suite struct {
 func suites() []suite {
 	return []suite{
 		{name: "format", budget: 10 * time.Second, cmd: words("gofmt -l ."), quiet: true},
-		{name: "build", budget: 2 * time.Minute, env: "CGO_ENABLED=1", cmd: words("go build ./...")},
-		{name: "build-static", budget: 2 * time.Minute, env: "CGO_ENABLED=0", cmd: words("go build ./...")},
-		{name: "build-arm64", budget: 2 * time.Minute, env: "GOARCH=arm64", cmd: words("go build ./...")},
+		{name: "build", budget: 2 * time.Minute, env: words("CGO_ENABLED=1"), cmd: words("go build ./...")},
+		{name: "build-static", budget: 2 * time.Minute, env: words("CGO_ENABLED=0"), cmd: words("go build ./...")},
+		{name: "build-arm64", budget: 2 * time.Minute, env: words("GOARCH=arm64"), cmd: words("go build ./...")},
 		{name: "vet", budget: time.Minute, cmd: words("go vet ./...")},
 		{name: "staticcheck", budget: 2 * time.Minute, cmd: words("go tool staticcheck ./...")},
-		{name: "static", budget: 2 * time.Minute, env: "CGO_ENABLED=0", tests: true,
+		{name: "static", budget: 2 * time.Minute, env: words("CGO_ENABLED=0"), tests: true,
 			cmd: words("go test -json -count=1 -short -timeout 5m ./...")},
-		{name: "race", budget: 5 * time.Minute, env: "CGO_ENABLED=1", tests: true,
+		{name: "race", budget: 5 * time.Minute, env: words("CGO_ENABLED=1 GORACE=atexit_sleep_ms=0"), tests: true,
 			cmd: words("go test -json -count=1 -race -shuffle=on -timeout 10m ./...")},
 	}
 }
@@ -90,7 +90,7 @@ func check(ctx context.Context, w io.Writer, run []suite, ci bool) bool {
 		if ctx.Err() != nil {
 			break
 		}
-		fmt.Fprintf(out, "== %s: %s %s\n", s.name, s.env, strings.Join(s.cmd, " "))
+		fmt.Fprintf(out, "== %s: %s %s\n", s.name, strings.Join(s.env, " "), strings.Join(s.cmd, " "))
 		start := time.Now()
 		outcomes, err := s.run(ctx, out)
 		results = append(results, result{s, time.Since(start), err})
@@ -123,7 +123,7 @@ func (s suite) run(ctx context.Context, out io.Writer) ([]mustrun.Outcome, error
 	ctx, cancel := context.WithTimeout(ctx, 5*s.budget)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, s.cmd[0], s.cmd[1:]...)
-	cmd.Env = append(os.Environ(), "GOFLAGS="+os.Getenv("GOFLAGS")+" -buildvcs=false", s.env)
+	cmd.Env = append(append(os.Environ(), "GOFLAGS="+os.Getenv("GOFLAGS")+" -buildvcs=false"), s.env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second
