@@ -1,0 +1,140 @@
+package tcp
+
+import (
+	"github.com/tideway-io/tideway/errs"
+	"github.com/tideway-io/tideway/internal/wire"
+	"github.com/tideway-io/tideway/transport"
+)
+
+// cancel ends the ops with the given tags at once and returns their
+// completions. It takes rx and tx, so no system call is using their memory when
+// it changes who may: what is left of a Write is sent as zeros, what still
+// comes for a Read is dropped.
+func (i *initiator) cancel(tags map[transport.Tag]struct{}) []transport.Completion {
+	i.rx.Lock()
+	defer i.rx.Unlock()
+	i.tx.Lock()
+	defer i.tx.Unlock()
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	var done []transport.Completion
+	for _, st := range i.mu.streams {
+		if st == nil {
+			continue
+		}
+		done = i.withdraw(st, tags, done)
+		for n := st.ops.head; n < st.framed; n++ {
+			o := st.ops.at(n)
+			if _, ok := tags[o.tag]; !ok || o.done {
+				continue
+			}
+			// The target may have been asked for a Write, and may yet do it.
+			done = append(done, transport.Completion{Tag: o.tag, Code: errs.Canceled, InDoubt: !st.id.Reads()})
+			o.done, o.local = true, nil
+			i.mu.live--
+			if k := n - i.first; i.reading == st && k < uint64(len(i.incoming)) {
+				i.incoming[k] = nil
+			}
+			if !st.id.Reads() && n >= st.written {
+				i.blank(st, n)
+			}
+		}
+	}
+	i.load.Store(i.mu.bytes)
+	return done
+}
+
+// withdraw takes ops that are in no frame out of their stream.
+func (i *initiator) withdraw(st *outStream, tags map[transport.Tag]struct{}, done []transport.Completion) []transport.Completion {
+	keep := st.framed
+	for n := st.framed; n < st.ops.tail; n++ {
+		o := *st.ops.at(n)
+		if _, ok := tags[o.tag]; !ok {
+			*st.ops.at(keep) = o
+			keep++
+			continue
+		}
+		done = append(done, transport.Completion{Tag: o.tag, Code: errs.Canceled})
+		i.mu.live--
+		i.mu.slots--
+		i.mu.bytes -= uint64(o.length)
+	}
+	for n := keep; n < st.ops.tail; n++ {
+		*st.ops.at(n) = op{}
+	}
+	st.ops.tail = keep
+	if st.framed == keep {
+		i.mu.active &^= 1 << st.id
+	}
+	return done
+}
+
+// blank replaces what is left in the plan of one Write's payload by zeros.
+func (i *initiator) blank(st *outStream, seq uint64) {
+	for k := i.shipped; k < len(i.frames); k++ {
+		f := &i.frames[k]
+		if f.st != st || seq < f.first || seq-f.first >= uint64(f.count) {
+			continue
+		}
+		owner := int32(f.payload) + int32(seq-f.first)
+		for r := i.snd.next; r < len(i.snd.ranges); r++ {
+			if i.snd.owners[r] != owner {
+				continue
+			}
+			i.snd.ranges[r] = i.snd.pools.zero(len(i.snd.ranges[r]))
+			// Without sums an abort fails the whole frame, which may hold Writes
+			// that are still wanted; nobody is told of this one's success anyway.
+			if i.sums || f.count == 1 {
+				putEnd(f.trailer[len(f.trailer)-wire.EndSize:], wire.Aborted(errs.Canceled))
+			}
+		}
+	}
+}
+
+// down is machine.down: Reads and what was in no frame end here and now; Writes
+// that may have been applied go to the endpoint, which fences the lane.
+func (i *initiator) down(cause error) {
+	var sure, unsure []transport.Completion
+	i.rx.Lock()
+	i.tx.Lock()
+	i.mu.Lock()
+	i.mu.dead = true
+	code := lostCode(cause)
+	for _, st := range i.mu.streams {
+		if st == nil {
+			continue
+		}
+		for n := st.ops.head; n < st.ops.tail; n++ {
+			o := st.ops.at(n)
+			c := transport.Completion{Tag: o.tag, Code: code, Err: cause}
+			switch {
+			case o.done:
+			case st.id.Reads() || n >= st.framed:
+				sure = append(sure, c)
+			default:
+				unsure = append(unsure, c)
+			}
+		}
+		st.ops = ring[op]{}
+	}
+	i.mu.active, i.mu.slots, i.mu.live, i.mu.bytes = 0, 0, 0, 0
+	i.frames, i.incoming, i.reading = nil, nil, nil
+	i.snd.finish()
+	i.rcv.drop()
+	i.mu.Unlock()
+	i.tx.Unlock()
+	i.rx.Unlock()
+	if len(sure) > 0 {
+		i.sink.Complete(sure)
+	}
+	i.note.lost(i, cause, unsure)
+}
+
+// lostCode returns the code of slices whose lane ended because of cause.
+func lostCode(cause error) errs.Code {
+	switch code := errs.Of(cause); code {
+	case errs.Closed, errs.Unresponsive, errs.Draining:
+		return code
+	}
+	return errs.LaneLost
+}

@@ -1,0 +1,357 @@
+package tcp
+
+import (
+	"context"
+	"math"
+	"net"
+	"sync"
+	"sync/atomic"
+
+	"github.com/tideway-io/tideway/errs"
+	"github.com/tideway-io/tideway/internal/wire"
+	"github.com/tideway-io/tideway/segment"
+	"github.com/tideway-io/tideway/transport"
+)
+
+// A slice of at most smallSlice bytes, or of class 0, goes on the lane for what
+// is small or urgent, so that it never waits behind bulk in a socket buffer.
+const smallSlice = 64 << 10
+
+// Bytes outstanding on the lanes in use from which another one is opened.
+const (
+	openUrgent = 256 << 10
+	openBulk   = 1 << 20
+)
+
+// maxLanes bounds the bulk lanes of one endpoint.
+const maxLanes = 8
+
+// role is what a lane is for.
+type role uint8
+
+const (
+	forBulk role = iota
+	forSmall
+	forFiles
+)
+
+// outbound is a lane of an endpoint.
+type outbound struct {
+	lane   *lane
+	init   *initiator
+	slot   int
+	number uint64 // in the session
+}
+
+// lanes are those of an endpoint by slot: bulk ones first, then the small one,
+// then that for files. Nil where none is open. It is replaced, never changed.
+type lanes []*outbound
+
+// Endpoint is the lanes to one peer. Its Close must not be called from inside
+// the sink.
+type Endpoint struct {
+	t       *Transport
+	peer    *segment.Desc
+	session uint64
+	bulk    int // bulk slots
+	rail    transport.Rail
+	ctx     context.Context // ends with Close
+	stop    context.CancelFunc
+	wg      sync.WaitGroup // lanes and dials
+
+	table   atomic.Pointer[lanes]
+	refusal atomic.Pointer[errs.Error] // why nothing is accepted any more
+	full    *errs.Error                // the error for "later"
+	opening []atomic.Bool              // by slot: open, being opened, or resting after a failure
+
+	mu struct {
+		sync.Mutex
+		number uint64 // of the last lane
+		closed bool
+		cause  error // why the last lane ended
+	}
+}
+
+func newEndpoint(t *Transport, peer *segment.Desc) *Endpoint {
+	bulk := min(max(t.env.Limits.Lanes, 1), maxLanes)
+	e := &Endpoint{t: t, peer: peer, bulk: bulk, session: t.env.Rand() | 1, opening: make([]atomic.Bool, bulk+2)}
+	e.full = &errs.Error{Op: "post", Peer: peer.Addr, Transport: name, Stage: "post", Reason: errs.Overloaded, Detail: "the lane's window is full", Retryable: true}
+	e.ctx, e.stop = context.WithCancel(context.Background())
+	none := make(lanes, bulk+2)
+	e.table.Store(&none)
+	return e
+}
+
+// connect opens the first lane.
+func (e *Endpoint) connect(ctx context.Context) error {
+	e.opening[0].Store(true)
+	return e.dial(ctx, 0)
+}
+
+// dial opens a lane and puts it into a slot.
+func (e *Endpoint) dial(ctx context.Context, slot int) error {
+	c, err := e.t.env.Dial(ctx, e.peer.Addr)
+	if err != nil {
+		return &errs.Error{Op: "connect", Peer: e.peer.Addr, Transport: name, Stage: "connect", Reason: dialCode(err), Retryable: true, Err: err}
+	}
+	tune(c)
+	e.mu.Lock()
+	e.mu.number++
+	number := e.mu.number
+	e.mu.Unlock()
+	hello := wire.Greeting{
+		MinVersion: wire.Version, MaxVersion: wire.Version,
+		From: e.t.env.Self.Incarnation, To: e.peer.Incarnation, Session: e.session, Lane: uint32(number),
+		MaxFrame: e.t.maxFrame(),
+	}
+	if e.t.env.Limits.Checksum {
+		hello.Features = uint64(wire.FeatureSums)
+	}
+	g, err := greet(ctx, c, &hello)
+	if err != nil {
+		return err
+	}
+	k, err := newLink(c)
+	if err != nil {
+		_ = c.Close()
+		return err
+	}
+	o := &outbound{lane: newLane(k), slot: slot, number: number}
+	o.init = newInitiator(e.t, o.lane, laneNotices{e, o}, &g)
+	return e.install(o, c)
+}
+
+// dialCode is the code of a failed dial.
+func dialCode(err error) errs.Code {
+	if code := errs.Of(err); code != errs.Internal {
+		return code
+	}
+	return errs.Unreachable
+}
+
+// install makes a lane available and starts it.
+func (e *Endpoint) install(o *outbound, c net.Conn) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.rail.Remote == "" { // the first lane: the endpoint is not in use yet
+		e.rail.Local, e.rail.Remote = addrs(c)
+	}
+	if e.mu.closed {
+		_ = c.Close()
+		return &errs.Error{Op: "connect", Peer: e.peer.Addr, Transport: name, Stage: "connect", Reason: errs.Closed}
+	}
+	e.replace(o.slot, o)
+	e.wg.Go(o.lane.run)
+	return nil
+}
+
+// replace puts o, maybe nil, into a slot. The caller holds mu.
+func (e *Endpoint) replace(slot int, o *outbound) {
+	next := append(lanes(nil), *e.table.Load()...)
+	next[slot] = o
+	e.table.Store(&next)
+}
+
+// Rails returns the one rail: the connection's addresses.
+func (e *Endpoint) Rails() []transport.Rail { return []transport.Rail{e.rail} }
+
+// Post accepts slices and sends what the sockets take.
+func (e *Endpoint) Post(s []transport.Slice) (n int, err error) {
+	if r := e.refusal.Load(); r != nil {
+		return 0, r
+	}
+	table := *e.table.Load()
+	var touched, lost uint32
+	for n < len(s) && err == nil {
+		r, run, bad := e.run(s[n:])
+		if run == 0 {
+			err = bad
+			break
+		}
+		at, budget := e.pick(table, r, lost)
+		if at < 0 {
+			err = e.gone()
+			break
+		}
+		took, code := table[at].init.accept(s[n:n+run], budget)
+		n += took
+		touched |= 1 << at
+		switch code {
+		case errs.OK:
+		case errs.LaneLost:
+			lost |= 1 << at
+		default:
+			err = e.full
+		}
+	}
+	for at, o := range table {
+		if touched&(1<<at) != 0 {
+			o.lane.post()
+		}
+	}
+	return n, err
+}
+
+// run returns the role of the first slice, how many from it on have the same
+// and are well formed, and if that is none, why.
+func (e *Endpoint) run(s []transport.Slice) (r role, n int, err error) {
+	for n = range s {
+		if !wellFormed(&s[n], e.t.maxFrame()) {
+			if n == 0 {
+				return 0, 0, e.malformed(&s[0])
+			}
+			return r, n, nil
+		}
+		switch q := roleOf(&s[n]); {
+		case n == 0:
+			r = q
+		case q != r:
+			return r, n, nil
+		}
+	}
+	return r, len(s), nil
+}
+
+func wellFormed(s *transport.Slice, maxFrame uint32) bool {
+	return (s.Op == transport.Read || s.Op == transport.Write) && s.Buffer != nil && s.Buffer.Key != 0 && s.Rail == 0 && uint64(len(s.Local)) <= uint64(maxFrame)
+}
+
+func (e *Endpoint) malformed(s *transport.Slice) error {
+	err := errs.New(errs.Invalid, "post", "op %v, rail %d of 1, %d bytes of at most %d, buffer with a key: %t",
+		s.Op, s.Rail, len(s.Local), e.t.maxFrame(), s.Buffer != nil && s.Buffer.Key != 0)
+	err.Peer, err.Transport, err.Stage = e.peer.Addr, name, "post"
+	return err
+}
+
+func roleOf(s *transport.Slice) role {
+	switch {
+	case s.Buffer.Location == "file":
+		return forFiles
+	case len(s.Local) <= smallSlice || s.Class == 0:
+		return forSmall
+	}
+	return forBulk
+}
+
+// pick chooses the open lane for a role, none of those in lost, and how many
+// bytes to give it before choosing again; -1 if there is none. It has another
+// lane opened where that would help.
+func (e *Endpoint) pick(table lanes, r role, lost uint32) (at int, budget uint64) {
+	own := e.bulk + int(r) - 1
+	if r != forBulk && table[own] != nil && lost&(1<<own) == 0 {
+		return own, math.MaxUint64
+	}
+	at = -1
+	least, open, free := uint64(math.MaxUint64), 0, -1
+	for k, o := range table {
+		switch {
+		case o == nil && k < e.bulk:
+			free = k
+		case o == nil || lost&(1<<k) != 0 || k >= e.bulk && at >= 0:
+		default:
+			if load := o.init.load.Load(); load < least || at < 0 {
+				at, least = k, load
+			}
+			open++
+		}
+	}
+	switch {
+	case at < 0:
+		return at, 0
+	case r == forBulk && free >= 0 && least >= openBulk:
+		e.openLater(free)
+	case r == forSmall && least >= openUrgent, r == forFiles:
+		e.openLater(own)
+	}
+	if r == forBulk && open > 1 {
+		return at, openBulk
+	}
+	return at, math.MaxUint64
+}
+
+// openLater opens a lane in a slot unless one is there, on its way, or failed
+// not long ago. A failure only means fewer lanes.
+func (e *Endpoint) openLater(slot int) {
+	if e.opening[slot].Load() || !e.opening[slot].CompareAndSwap(false, true) {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.mu.closed {
+		e.wg.Go(func() {
+			if err := e.dial(e.ctx, slot); err != nil {
+				e.t.log.Debug("no further lane", "transport", name, "peer", e.peer.Addr, "slot", slot, "err", err)
+			}
+		})
+	}
+}
+
+// gone says why there is no lane.
+func (e *Endpoint) gone() error {
+	if r := e.refusal.Load(); r != nil {
+		return r
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return &errs.Error{Op: "post", Peer: e.peer.Addr, Transport: name, Stage: "post", Reason: lostCode(e.mu.cause), Retryable: true, Err: e.mu.cause}
+}
+
+// Cancel ends slices at once; see transport.Canceler.
+func (e *Endpoint) Cancel(tags []transport.Tag) {
+	set := make(map[transport.Tag]struct{}, len(tags))
+	for _, tag := range tags {
+		set[tag] = struct{}{}
+	}
+	for _, o := range *e.table.Load() {
+		if o == nil {
+			continue
+		}
+		if done := o.init.cancel(set); len(done) > 0 {
+			e.t.env.Sink.Complete(done)
+		}
+		o.lane.post() // whoever found the baton taken meanwhile relies on it
+	}
+}
+
+// Close completes every accepted slice and returns when the lanes are gone.
+func (e *Endpoint) Close() error {
+	e.refusal.Store(&errs.Error{Op: "post", Peer: e.peer.Addr, Transport: name, Stage: "post", Reason: errs.Closed})
+	e.mu.Lock()
+	e.mu.closed = true
+	e.mu.Unlock()
+	e.stop()
+	for _, o := range *e.table.Load() {
+		if o != nil {
+			o.lane.fail(errs.New(errs.Closed, "close endpoint", "closed with slices outstanding"))
+		}
+	}
+	e.wg.Wait()
+	e.t.forget(e)
+	return nil
+}
+
+// laneNotices is what one lane's initiator tells its endpoint.
+type laneNotices struct {
+	e *Endpoint
+	o *outbound
+}
+
+func (n laneNotices) goaway(errs.Code) {}
+func (n laneNotices) fenced(fence)     {}
+func (n laneNotices) ponged(uint64)    {}
+
+func (n laneNotices) lost(_ *initiator, cause error, unsure []transport.Completion) {
+	e := n.e
+	e.mu.Lock()
+	e.mu.cause = cause
+	if (*e.table.Load())[n.o.slot] == n.o {
+		e.replace(n.o.slot, nil)
+	}
+	e.mu.Unlock()
+	for k := range unsure {
+		unsure[k].InDoubt = true
+	}
+	if len(unsure) > 0 {
+		e.t.env.Sink.Complete(unsure)
+	}
+}

@@ -1,0 +1,154 @@
+package tcp
+
+import (
+	"net"
+	"time"
+
+	"github.com/tideway-io/tideway/errs"
+	"github.com/tideway-io/tideway/internal/wire"
+	"github.com/tideway-io/tideway/segment"
+)
+
+// laneID names an inbound lane.
+type laneID struct {
+	from    segment.Incarnation
+	session uint64
+	lane    uint64
+}
+
+// inbound is a lane that a peer opened.
+type inbound struct {
+	t      *Transport
+	id     laneID
+	lane   *lane
+	target *target
+}
+
+// politeExtra is how many connections beyond MaxInbound are told so before they
+// are closed; those beyond are closed at once.
+const politeExtra = 64
+
+// serve is what Env.Accept calls for a connection whose preface has been read.
+func (t *Transport) serve(c net.Conn) {
+	t.in.Lock()
+	if t.in.closed {
+		t.in.Unlock()
+		_ = c.Close()
+		return
+	}
+	t.in.wg.Add(1)
+	t.in.greeting[c] = struct{}{}
+	t.in.count++
+	count := t.in.count
+	t.in.Unlock()
+	if count <= t.env.Limits.MaxInbound+politeExtra {
+		t.welcome(c, count > t.env.Limits.MaxInbound)
+	}
+	_ = c.Close()
+	t.in.Lock()
+	delete(t.in.greeting, c)
+	t.in.count--
+	t.in.Unlock()
+	t.in.wg.Done()
+}
+
+// greeted takes a connection out of those in handshake.
+func (t *Transport) greeted(c net.Conn) {
+	t.in.Lock()
+	delete(t.in.greeting, c)
+	t.in.Unlock()
+}
+
+// welcome makes the target's side of the handshake and runs the lane.
+func (t *Transport) welcome(c net.Conn, full bool) {
+	expire := time.AfterFunc(helloTimeout, func() { _ = c.Close() })
+	defer expire.Stop()
+	_, hello, err := receiveGreeting(c, wire.Hello)
+	if err != nil {
+		t.log.Debug("no hello", "transport", name, "peer", c.RemoteAddr(), "err", err)
+		return
+	}
+	answer := wire.Greeting{
+		MinVersion: wire.Version, MaxVersion: wire.Version,
+		From: t.env.Self.Incarnation, Session: hello.Session, Lane: hello.Lane,
+		MaxFrame: wire.MaxFrame, Slots: windowSlots, Bytes: windowBytes,
+		Features: hello.Features & uint64(wire.FeatureSums),
+	}
+	in, refusal := t.admit(c, &hello, full)
+	if refusal == nil {
+		defer t.leave(in)
+		if err := sendGreeting(c, wire.Welcome, errs.OK, &answer); err != nil || !expire.Stop() {
+			in.lane.fail(errs.New(errs.LaneLost, "welcome", "the peer does not take it: %v", err))
+		}
+		t.greeted(c)
+		in.lane.run()
+		t.log.Debug("lane ended", "transport", name, "from", in.id.from, "session", in.id.session, "lane", in.id.lane, "why", in.lane.cause())
+		return
+	}
+	answer.Detail = refusal.Detail
+	if err := sendGreeting(c, wire.Welcome, refusal.Reason, &answer); err != nil {
+		t.log.Debug("no welcome", "transport", name, "peer", c.RemoteAddr(), "err", err)
+	}
+}
+
+// admit decides whether a lane may open, and enters it in the table: before the
+// welcome, so that no lane on which a Write may come is missing there.
+func (t *Transport) admit(c net.Conn, hello *wire.Greeting, full bool) (*inbound, *errs.Error) {
+	self := t.env.Self.Incarnation
+	switch {
+	case full:
+		return nil, errs.New(errs.Overloaded, "welcome", "%d connections are open, which is the limit (MaxPeerConns)", t.env.Limits.MaxInbound)
+	case hello.MinVersion > wire.Version || hello.MaxVersion < wire.Version:
+		return nil, errs.New(errs.Unsupported, "welcome", "versions %d to %d offered, %d is spoken here", hello.MinVersion, hello.MaxVersion, wire.Version)
+	case hello.To != 0 && hello.To != self:
+		return nil, errs.New(errs.Restarted, "welcome", "incarnation %v is expected, this is %v: open the segment again", hello.To, self)
+	}
+	k, err := newLink(c)
+	if err != nil {
+		return nil, errs.New(errs.Internal, "welcome", "%v", err)
+	}
+	tune(c)
+	in := &inbound{t: t, id: laneID{hello.From, hello.Session, uint64(hello.Lane)}, lane: newLane(k)}
+	in.target = newTarget(in, hello.Features&uint64(wire.FeatureSums) != 0)
+	t.in.Lock()
+	defer t.in.Unlock()
+	switch {
+	case t.in.closed:
+		return nil, errs.New(errs.Draining, "welcome", "the engine is shutting down")
+	case t.in.lanes[in.id] != nil:
+		return nil, errs.New(errs.Invalid, "welcome", "lane %d of session %x is open already", hello.Lane, hello.Session)
+	}
+	t.in.lanes[in.id] = in
+	return in, nil
+}
+
+func (t *Transport) leave(in *inbound) {
+	t.in.Lock()
+	delete(t.in.lanes, in.id)
+	t.in.Unlock()
+}
+
+// closeInbound ends all inbound lanes, and the handshakes under way, and waits
+// for their goroutines.
+func (t *Transport) closeInbound() {
+	t.in.Lock()
+	t.in.closed = true
+	for _, in := range t.in.lanes {
+		in.lane.fail(errs.New(errs.Closed, "serve", "the engine is shutting down"))
+	}
+	for c := range t.in.greeting {
+		_ = c.Close()
+	}
+	t.in.Unlock()
+	t.in.wg.Wait()
+}
+
+// fence ends another lane of the same peer for it, and answers once nothing on
+// it can touch memory any more.
+//
+// A lane that is not in the table is answered at once: an initiator sends Writes
+// only after its welcome, the lane enters the table before that and leaves it
+// when all it started has returned. So it has never had a Write or is quiet.
+func (in *inbound) fence(f fence) error {
+	return errs.New(errs.Unsupported, "receive fence", "not served")
+}
