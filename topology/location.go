@@ -54,8 +54,10 @@ func ParseLocation(s string) (Location, error) {
 	if s == string(File) {
 		return File, nil
 	}
-	kind, index, ok := strings.Cut(s, ":")
-	if n, err := strconv.Atoi(index); ok && err == nil && n >= 0 && kind != "" && strings.Trim(kind, "abcdefghijklmnopqrstuvwxyz_") == "" {
+	kind, index, _ := strings.Cut(s, ":")
+	n, err := strconv.Atoi(index)
+	plain := err == nil && n >= 0 && strconv.Itoa(n) == index // one spelling: no sign, no leading zero
+	if plain && kind != "" && kind != string(File) && strings.Trim(kind, "abcdefghijklmnopqrstuvwxyz_") == "" {
 		return Location(s), nil
 	}
 	return "", fmt.Errorf("location %q: want \"*\", \"file\" or KIND:INDEX such as \"cpu:0\" or \"cuda:3\"", s)

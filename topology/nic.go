@@ -97,9 +97,14 @@ func (n *NIC) Zoned(a netip.Addr) netip.Addr {
 }
 
 // describe adds what /sys/class/net/NAME says. Unreadable files change nothing:
-// the kernel refuses carrier and speed of an interface that is down.
+// the kernel refuses carrier and speed of an interface that is down. Nor does a
+// tree that is not of this network namespace, where the name may be another
+// interface's.
 func (n *NIC) describe(sys fs.FS) {
 	dir := path.Join("class/net", n.Name)
+	if readInt(sys, path.Join(dir, "ifindex"), -1) != n.Index {
+		return
+	}
 	// "unknown" is what drivers without link state say: tun, dummy, loopback.
 	switch readLine(sys, path.Join(dir, "operstate")) {
 	case "up":
