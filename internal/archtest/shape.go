@@ -91,7 +91,7 @@ var otherWords = map[string]string{
 }
 
 // foreign packages speak the words of another system, or of the machine.
-var foreign = []string{"internal/mooncake/...", "transport/mooncake", "internal/ffi/...", "internal/sys", "capi/...", "internal/testenv/...", "internal/archtest"}
+var foreign = []string{"internal/mooncake/...", "transport/mooncake", "internal/ffi/...", "internal/sys", "capi/...", "internal/testenv/...", "internal/e2e", "internal/archtest"}
 
 // checkWords looks at exported names of code that is not a test.
 func checkWords(m *Module, found func(token.Pos, string, string)) {

@@ -227,7 +227,7 @@ func (k *Link) each(command string) {
 // Rate caps each way, with a queue of so much time before packets are dropped.
 func (k *Link) Rate(bitsPerSecond int64, queue time.Duration) {
 	NeedTool(k.ends[0].host.lab.t, "tc")
-	burst := max(bitsPerSecond/8/250, 16<<10) // what passes in 4 ms: a tick of the slowest kernel
+	burst := max(bitsPerSecond/8/1000, 16<<10) // what passes in 1 ms, or a few packets
 	k.each(fmt.Sprintf("tc qdisc replace dev DEV root tbf rate %dbit burst %d latency %dus", bitsPerSecond, burst, queue.Microseconds()))
 }
 
