@@ -239,7 +239,6 @@ func (s *Shard) advance(now Time, pi uint32, out *Actions) {
 			return
 		}
 		if p.gone {
-			s.clearTimer(pathRef(pi))
 			p.next, s.freePath = s.freePath, pi
 			return
 		}
@@ -248,8 +247,7 @@ func (s *Shard) advance(now Time, pi uint32, out *Actions) {
 			s.setTimer(pathRef(pi), Time(p.rest.Until()))
 			return
 		}
-		s.clearTimer(pathRef(pi))
-		p.state = Idle
+		p.state = Idle // a timer that is left over does nothing
 		fallthrough
 	case Idle:
 		if p.queued > 0 {

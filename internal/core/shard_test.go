@@ -2,6 +2,7 @@ package core
 
 import (
 	"errors"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -58,6 +59,9 @@ func TestFaults(t *testing.T) {
 	wantFault("completed twice")
 	s.Refused(0, id, []Slice{sl}, errs.Overloaded, nil, &out)
 	wantFault("refused after completion")
+	submit(s, 0, 100, id) // takes the same slot
+	s.Completed(0, []transport.Completion{{Tag: sl.Tag}}, &out)
+	wantFault("completed again, the slot in use")
 }
 
 func TestLateEventsOfAPath(t *testing.T) {
@@ -218,38 +222,139 @@ func TestBudgetComesBack(t *testing.T) {
 // TestTimers holds the heap against a plain list.
 func TestTimers(t *testing.T) {
 	s := NewShard(Config{})
+	const n = 50
+	for range n {
+		s.AddPath(PathSpec{})
+	}
+	r := rand.New(rand.NewPCG(1, 5))
+	at := [n + 1]Time{}
+	for range 20_000 {
+		pi := 1 + r.Uint32N(n)
+		if at[pi] = 0; r.IntN(3) > 0 {
+			at[pi] = 1 + Time(r.Int64N(1000))
+			s.setTimer(pathRef(pi), at[pi])
+		} else {
+			s.clearTimer(pathRef(pi))
+		}
+		want := Never
+		for _, x := range at {
+			if x != 0 {
+				want = min(want, x)
+			}
+		}
+		if got := s.NextWake(); got != want {
+			t.Fatalf("next wake %d, want %d", got, want)
+		}
+	}
+}
+
+func TestDeadlinesEndEachTransferInTime(t *testing.T) {
+	s := NewShard(Config{})
 	var out Actions
 	path := s.AddPath(PathSpec{})
-	at := map[TransferID]Time{}
-	for i := range 1000 {
-		ids := make([]TransferID, 1)
-		deadline := Time(i*7919%1000 + 1)
-		s.Submit(0, []Transfer{{Op: transport.Read, Length: 1, Rungs: 1, Ladder: [Rungs]PathID{path}, Deadline: deadline, Owner: uint64(deadline)}}, ids, &out)
-		at[ids[0]] = deadline
+	for i := range 100 {
+		in := Transfer{Op: transport.Read, Length: 1, Rungs: 1, Ladder: [Rungs]PathID{path}, Deadline: Time(i*37%100 + 1), Owner: uint64(i*37%100 + 1)}
+		s.Submit(0, []Transfer{in}, make([]TransferID, 1), &out)
 	}
-	for id, d := range at {
-		if d%3 == 0 {
-			s.Cancel(0, id, errs.Canceled, &out)
-			delete(at, id)
-		}
-	}
-	out.Reset()
-	for now := Time(1); now <= 1000; now++ {
-		want := now
-		if now%3 == 0 {
-			want++
-		}
-		if now < 1000 && s.NextWake() != want {
-			t.Fatalf("at %d the next wake is %d, want %d", now, s.NextWake(), want)
-		}
-		s.Tick(now, &out)
-		if now%3 != 0 && (len(out.Ends) != 1 || out.Ends[0].Owner != uint64(now) || out.Ends[0].Code != errs.Deadline) {
+	for now := Time(1); now <= 100; now++ {
+		out.Reset()
+		if s.Tick(now, &out); len(out.Ends) != 1 || out.Ends[0].Owner != uint64(now) || out.Ends[0].Code != errs.Deadline {
 			t.Fatalf("at %d: %+v", now, out.Ends)
 		}
-		out.Reset()
 	}
-	if s.NextWake() != Never {
-		t.Errorf("next wake %d after all", s.NextWake())
+}
+
+// TestBudgetIsForLackOfProgress fails every try after a good start: what was
+// done before the first failure does not count twice.
+func TestBudgetIsForLackOfProgress(t *testing.T) {
+	s, id := up(t, Config{Retries: 2})
+	_, out := submit(s, 0, 1<<30, id)
+	tries := 0
+	for served := 0; len(out.Ends) == 0; {
+		var done []transport.Completion
+		posts := out.Posts
+		for _, p := range posts {
+			for _, sl := range p.Slices {
+				c := transport.Completion{Tag: sl.Tag}
+				if served++; served > 2*restoreSlices {
+					c.Code = errs.LaneLost
+				}
+				done = append(done, c)
+			}
+		}
+		if len(done) == 0 || served > 1000 {
+			t.Fatalf("%d slices served and nothing more to do", served)
+		}
+		if done[len(done)-1].Code != errs.OK {
+			tries++
+		}
+		out.Reset()
+		s.Completed(Time(served)*1000, done, out)
+	}
+	if e := out.Ends[0]; e.Code != errs.LaneLost || tries != 3 {
+		t.Errorf("%v after %d failed tries, want lane_lost after 3", e.Code, tries)
+	}
+}
+
+// TestLateFailureOnAPathLeftBehind moves a transfer on while a slice of it is
+// still out on the first path; that slice's failure must not push it further.
+func TestLateFailureOnAPathLeftBehind(t *testing.T) {
+	var out Actions
+	s := NewShard(Config{Retries: 0})
+	a, b := s.AddPath(PathSpec{Fences: true}), s.AddPath(PathSpec{Fences: true})
+	submit(s, 0, 0, a)
+	s.Connected(0, a, make([]RailSpec, 1), &out)
+	s.PathDown(0, a, errs.LaneLost, nil, &out) // free
+	submit(s, 0, 0, a)
+	s.Connected(0, a, make([]RailSpec, 1), &out)
+	out.Reset()
+	s.Submit(0, []Transfer{{Op: transport.Read, Length: 2 << 20, Rungs: 2, Ladder: [Rungs]PathID{a, b}}}, make([]TransferID, 1), &out)
+	sl := out.Posts[0].Slices
+	out.Reset()
+	s.PathDown(0, a, errs.LaneLost, nil, &out) // rests
+	s.Refused(0, a, sl[1:], errs.Closed, nil, &out)
+	s.Completed(0, []transport.Completion{{Tag: sl[0].Tag, Code: errs.LaneLost}}, &out)
+	if len(out.Ends) != 0 || len(out.Connect) != 1 || out.Connect[0] != b {
+		t.Fatalf("want the transfer on its second path: %+v", out)
+	}
+	out.Reset()
+	s.Connected(0, b, make([]RailSpec, 1), &out)
+	if len(out.Posts) != 1 || len(out.Posts[0].Slices) != 2 {
+		t.Errorf("want both slices on the second path: %+v", out.Posts)
+	}
+}
+
+// TestBulkIsNotStarvedBySmall keeps the window full of small slices. Bulk needs
+// more room than one of them leaves.
+func TestBulkIsNotStarvedBySmall(t *testing.T) {
+	s, id := up(t, Config{Window: 2 << 20})
+	var out Actions
+	small := make([]Transfer, 1000)
+	for i := range small {
+		small[i] = Transfer{Owner: 1, Op: transport.Read, Length: 4096, Rungs: 1, Ladder: [Rungs]PathID{id}}
+	}
+	ids := make([]TransferID, len(small))
+	s.Submit(0, small, ids, &out)
+	_, o := submit(s, 0, 8<<20, id)
+	posts := append(out.Posts, o.Posts...)
+	var queue []Slice
+	bulk, total := uint64(0), uint64(0)
+	for now := Time(1); now < 5000; now++ {
+		for _, p := range posts {
+			queue = append(queue, p.Slices...)
+		}
+		sl := queue[0]
+		queue = queue[1:]
+		if total += sl.Length; sl.Owner == 7 {
+			bulk += sl.Length
+		}
+		out = Actions{}
+		s.Completed(now, []transport.Completion{{Tag: sl.Tag}}, &out)
+		s.Submit(now, small[:1], ids, &out) // one comes for each that goes
+		posts = out.Posts
+	}
+	if bulk < 2<<20 {
+		t.Errorf("bulk got %d of %d bytes beside small ones that always fill the window", bulk, total)
 	}
 }
 

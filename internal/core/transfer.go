@@ -110,7 +110,7 @@ func (s *Shard) fail(ti uint32, a Attempt, out *Actions) {
 		s.dropSlice(i)
 		i = next
 	}
-	t.again, t.issued = 0, t.length
+	t.again = 0
 	for i := t.liveHead; i != 0; i = s.slices[i].next {
 		out.cancel(s.paths[s.slices[i].path].id, s.tag(i))
 	}
