@@ -1,0 +1,147 @@
+package engine
+
+import (
+	"github.com/tideway-io/tideway/errs"
+	"github.com/tideway-io/tideway/internal/core"
+	"github.com/tideway-io/tideway/transport"
+)
+
+// do carries out actions without the lock. It runs in one goroutine at a time.
+func (s *shard) do(a *core.Actions) {
+	for _, c := range a.Cancels {
+		if canceler, ok := transport.As[transport.Canceler](s.path(c.Path).endpoint()); ok {
+			canceler.Cancel(c.Tags)
+		}
+	}
+	for i := range a.Posts {
+		s.postRun(&a.Posts[i])
+	}
+	for _, id := range a.Close {
+		s.path(id).drop()
+	}
+	for _, id := range a.Connect {
+		s.connect(s.path(id))
+	}
+	for i := range a.Ends {
+		s.end(&a.Ends[i])
+	}
+	if a.Fault != "" {
+		s.e.poison(a.Fault)
+	}
+}
+
+func (s *shard) path(id core.PathID) *path {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.paths[id]
+}
+
+// addPath gives q a number in the machine.
+func (s *shard) addPath(q *path) {
+	caps := q.tr.transport.Caps()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q.id = s.mu.core.AddPath(core.PathSpec{MaxSlice: caps.MaxSlice, Fences: caps.Fences})
+	for int(q.id) >= len(s.mu.paths) {
+		s.mu.paths = append(s.mu.paths, nil)
+	}
+	s.mu.paths[q.id] = q
+}
+
+// connect opens q's endpoint in a goroutine and reports how that went.
+func (s *shard) connect(q *path) {
+	started := s.e.spawn(func() {
+		ep, err := q.connect(s.e.ctx)
+		s.event(func(c *core.Shard, now core.Time, out *core.Actions) {
+			if err != nil {
+				c.ConnectFailed(now, q.id, errs.Of(err), err, out)
+				return
+			}
+			c.Connected(now, q.id, rails(ep), out)
+		})
+	})
+	if !started {
+		s.event(func(c *core.Shard, now core.Time, out *core.Actions) {
+			c.ConnectFailed(now, q.id, errs.Closed, errClosed, out)
+		})
+	}
+}
+
+func rails(ep transport.Endpoint) []core.RailSpec {
+	list := ep.Rails()
+	out := make([]core.RailSpec, len(list))
+	for i, r := range list {
+		out[i].Window = r.Window
+	}
+	return out
+}
+
+// postRun hands a run of slices to the endpoint and gives back to the machine
+// those that it refused.
+func (s *shard) postRun(p *core.Post) {
+	q := s.path(p.Path)
+	s.post = s.post[:0]
+	s.mu.Lock()
+	for i := range p.Slices {
+		c := &p.Slices[i]
+		t := s.mu.owners.slots[c.Owner]
+		s.post = append(s.post, transport.Slice{
+			Op: t.op, Class: t.class, Rail: c.Rail, Retry: c.Retry,
+			Local: t.local[c.Offset : c.Offset+c.Length], Buffer: t.target, Offset: t.offset + c.Offset,
+			Tag: c.Tag,
+		})
+	}
+	s.mu.Unlock()
+	n, err := 0, error(errs.New(errs.LaneLost, "post", "the endpoint is gone"))
+	if ep := q.endpoint(); ep != nil {
+		n, err = ep.Post(s.post)
+	}
+	clear(s.post)
+	if n == len(p.Slices) {
+		return
+	}
+	s.event(func(c *core.Shard, now core.Time, out *core.Actions) {
+		c.Refused(now, p.Path, p.Slices[n:], errs.Of(err), err, out)
+	})
+}
+
+// Complete implements transport.Sink for every endpoint of the engine.
+func (e *Engine) Complete(done []transport.Completion) {
+	for len(done) > 0 {
+		shard := core.TagShard(done[0].Tag)
+		n := 1
+		for n < len(done) && core.TagShard(done[n].Tag) == shard {
+			n++
+		}
+		run := done[:n]
+		e.shards[shard].event(func(c *core.Shard, now core.Time, out *core.Actions) {
+			c.Completed(now, run, out)
+		})
+		done = done[n:]
+	}
+}
+
+// end reports the end of a transfer to its batch.
+func (s *shard) end(end *core.End) {
+	s.mu.Lock()
+	t := s.mu.owners.remove(end.Owner)
+	s.mu.Unlock()
+	s.e.finish(t, s, end)
+}
+
+// failure builds the error of a transfer that the scheduler ended.
+func (s *shard) failure(t *transfer, end *core.End) *errs.Error {
+	last := s.path(end.Path)
+	err := &errs.Error{
+		Op: t.op.String(), Segment: t.targetName(), Peer: last.peer.addr(), Transport: last.tr.name, Stage: "wire",
+		Reason: end.Code, Retryable: end.Retryable, InDoubt: end.InDoubt, Err: end.Err,
+	}
+	for _, a := range end.Attempts {
+		stage := errs.Attempt{Transport: s.path(a.Path).tr.name, Reason: a.Code, Err: a.Err}
+		if a.Rail < 0 {
+			err.Stage = "connect"
+		}
+		err.Attempts = append(err.Attempts, stage)
+	}
+	return err
+}

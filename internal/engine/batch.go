@@ -1,0 +1,333 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"sync"
+
+	"github.com/tideway-io/tideway/errs"
+)
+
+// Result is how one request ended.
+type Result struct {
+	Bytes     uint64 // bytes moved: all of them, or 0 when Err is set
+	Err       error  // nil, or an *errs.Error
+	Transport string // the transport that carried it; empty if none did
+}
+
+// Batch is a set of requests that are waited on together. Add may be called
+// from several goroutines until Seal.
+type Batch struct {
+	e  *Engine
+	mu struct {
+		sync.Mutex
+		transfers []*transfer // in the order of Add
+		slabs     [][]transfer
+		order     []int         // indexes in the order of their ends
+		open      int           // transfers not ended, plus one until sealed, plus one for a pending notification
+		sealed    bool          // no more Adds
+		failed    int           // transfers that ended with an error
+		notices   []notice      // sent when all ended well
+		noticeErr error         // why a notice was not delivered
+		watch     chan struct{} // closed at the next end; nil while nobody watches
+		done      chan struct{} // closed when open reaches zero; nil until asked for
+	}
+}
+
+// notice is a notification attached to a batch.
+type notice struct {
+	to   *Segment
+	note Notification
+}
+
+// NewBatch returns an empty batch.
+func (e *Engine) NewBatch() *Batch {
+	b := &Batch{e: e}
+	b.mu.open = 1
+	e.counts.batches.Add(1)
+	return b
+}
+
+// Add submits requests as part of the batch: all of them are taken, or none and
+// the error says why. Ctx bounds admission only.
+func (b *Batch) Add(ctx context.Context, reqs []Request) error {
+	return b.e.submit(ctx, b, reqs)
+}
+
+// NotifyOnSuccess sends a notification to seg after every request has ended
+// well. It must be called before Seal.
+func (b *Batch) NotifyOnSuccess(seg *Segment, n Notification) error {
+	if err := n.check(); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.mu.sealed {
+		return errs.New(errs.Closed, "attach notification", "the batch is sealed; attach before Seal or Wait")
+	}
+	if len(b.mu.notices) == maxNotices {
+		return errs.New(errs.Overloaded, "attach notification", "%d are attached, the limit", maxNotices)
+	}
+	b.mu.notices = append(b.mu.notices, notice{seg, n})
+	return nil
+}
+
+// maxNotices bounds the notifications attached to one batch.
+const maxNotices = 64
+
+// Seal says that no more requests will be added; the batch can then be done.
+func (b *Batch) Seal() {
+	b.mu.Lock()
+	last := false
+	if !b.mu.sealed {
+		b.mu.sealed = true
+		last = b.settle()
+	}
+	b.mu.Unlock()
+	if last {
+		b.sendNotices()
+	}
+}
+
+// take reserves n transfers for an Add, or fails if the batch is sealed.
+func (b *Batch) take(n int) ([]*transfer, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.mu.sealed {
+		return nil, errs.New(errs.Closed, "add", "the batch is sealed; Reset it or use a new one")
+	}
+	first := len(b.mu.transfers)
+	for len(b.mu.transfers) < first+n {
+		b.mu.transfers = append(b.mu.transfers, b.spare(n))
+	}
+	b.mu.open += n
+	got := b.mu.transfers[first : first+n : first+n]
+	for i, t := range got {
+		t.batch, t.index = b, first+i
+	}
+	return got, nil
+}
+
+// spare returns the next unused transfer, from slabs that keep their addresses.
+func (b *Batch) spare(want int) *transfer {
+	i := len(b.mu.transfers)
+	for _, s := range b.mu.slabs {
+		if i < len(s) {
+			return &s[i]
+		}
+		i -= len(s)
+	}
+	b.mu.slabs = append(b.mu.slabs, make([]transfer, max(want, 1)))
+	s := b.mu.slabs[len(b.mu.slabs)-1]
+	return &s[0]
+}
+
+// ended records the end of t, whose result is set.
+func (b *Batch) ended(t *transfer) {
+	b.mu.Lock()
+	b.mu.order = append(b.mu.order, t.index)
+	if t.result.Err != nil {
+		b.mu.failed++
+	}
+	t.over = true
+	b.wake()
+	last := b.settle()
+	b.mu.Unlock()
+	if last {
+		b.sendNotices()
+	}
+}
+
+// settle takes one from what is open; at zero the batch is done, unless it
+// reports true: then its notices must be sent first. The lock is held.
+func (b *Batch) settle() bool {
+	if b.mu.open--; b.mu.open > 0 {
+		return false
+	}
+	if len(b.mu.notices) > 0 && b.mu.failed == 0 {
+		b.mu.open = 1
+		return true
+	}
+	b.e.counts.batches.Add(-1)
+	b.wake()
+	if b.mu.done != nil {
+		close(b.mu.done)
+	}
+	return false
+}
+
+// sendNotices delivers the attached notifications in the background; then the
+// batch is done.
+func (b *Batch) sendNotices() {
+	b.e.background(func() {
+		b.mu.Lock()
+		notices := b.mu.notices
+		b.mu.notices = nil
+		b.mu.Unlock()
+		var failed []error
+		for _, n := range notices {
+			if err := b.e.Notify(b.e.ctx, n.to, n.note); err != nil {
+				failed = append(failed, err)
+			}
+		}
+		b.mu.Lock()
+		b.mu.noticeErr = errors.Join(failed...)
+		b.settle()
+		b.mu.Unlock()
+	})
+}
+
+func (b *Batch) wake() {
+	if b.mu.watch != nil {
+		close(b.mu.watch)
+		b.mu.watch = nil
+	}
+}
+
+// watching returns a channel that is closed at the next end, and whether the
+// batch is done.
+func (b *Batch) watching() (<-chan struct{}, bool) {
+	if b.mu.watch == nil {
+		b.mu.watch = make(chan struct{})
+	}
+	return b.mu.watch, b.mu.open == 0
+}
+
+// Done returns a channel that is closed when the batch is sealed and every
+// request has ended.
+func (b *Batch) Done() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.mu.done == nil {
+		b.mu.done = make(chan struct{})
+		if b.mu.open == 0 {
+			close(b.mu.done)
+		}
+	}
+	return b.mu.done
+}
+
+// Wait seals the batch and waits until every request has ended or ctx has. It
+// returns nil when all ended well, the context's error when the wait was cut
+// short, else the failures joined (the first 16).
+func (b *Batch) Wait(ctx context.Context) error {
+	b.Seal()
+	if b.isDone() {
+		return b.Err()
+	}
+	select {
+	case <-b.Done():
+		return b.Err()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (b *Batch) isDone() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.mu.open == 0
+}
+
+// Err joins the failures so far (the first 16), nil if there are none.
+func (b *Batch) Err() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.mu.failed == 0 {
+		return b.mu.noticeErr
+	}
+	failed := make([]error, 0, min(b.mu.failed, 16))
+	for _, i := range b.mu.order {
+		if err := b.mu.transfers[i].result.Err; err != nil && len(failed) < cap(failed) {
+			failed = append(failed, err)
+		}
+	}
+	if len(failed) == 1 {
+		return failed[0]
+	}
+	return errors.Join(failed...)
+}
+
+// Cancel withdraws every request that has not ended. It does not wait; the
+// batch is done when each has become quiet. Calling it again does nothing.
+func (b *Batch) Cancel() {
+	b.mu.Lock()
+	live := make([]*transfer, 0, len(b.mu.transfers)-len(b.mu.order))
+	for _, t := range b.mu.transfers {
+		if !t.over {
+			live = append(live, t)
+		}
+	}
+	b.mu.Unlock()
+	b.e.cancel(live)
+}
+
+// Len returns the number of requests added.
+func (b *Batch) Len() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.mu.transfers)
+}
+
+// Results yields the requests that have ended, in the order of Add.
+func (b *Batch) Results() iter.Seq2[int, Result] {
+	return func(yield func(int, Result) bool) {
+		for i := range b.Len() {
+			b.mu.Lock()
+			t := b.mu.transfers[i]
+			over, r := t.over, t.result
+			b.mu.Unlock()
+			if over && !yield(i, r) {
+				return
+			}
+		}
+	}
+}
+
+// Finished yields each request once, in the order of their ends, waiting for
+// the next until the batch is done or ctx ends.
+func (b *Batch) Finished(ctx context.Context) iter.Seq2[int, Result] {
+	return func(yield func(int, Result) bool) {
+		for next := 0; ; {
+			b.mu.Lock()
+			if next < len(b.mu.order) {
+				i := b.mu.order[next]
+				r := b.mu.transfers[i].result
+				b.mu.Unlock()
+				if next++; !yield(i, r) {
+					return
+				}
+				continue
+			}
+			more, done := b.watching()
+			b.mu.Unlock()
+			if done {
+				return
+			}
+			select {
+			case <-more:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+}
+
+// Reset makes a batch that is done empty again, keeping its memory; it fails
+// with errs.ErrBusy while requests are in flight.
+func (b *Batch) Reset() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.mu.open > 0 {
+		return errs.New(errs.Busy, "reset batch", "%d requests have not ended; Wait or Cancel first", len(b.mu.transfers)-len(b.mu.order))
+	}
+	for _, t := range b.mu.transfers {
+		*t = transfer{}
+	}
+	b.mu.transfers, b.mu.order = b.mu.transfers[:0], b.mu.order[:0]
+	b.mu.open, b.mu.sealed, b.mu.failed = 1, false, 0
+	b.mu.notices, b.mu.noticeErr, b.mu.done = nil, nil, nil
+	b.e.counts.batches.Add(1)
+	return nil
+}

@@ -1,0 +1,143 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tideway-io/tideway/errs"
+	"github.com/tideway-io/tideway/internal/wire"
+	"github.com/tideway-io/tideway/metadata"
+	"github.com/tideway-io/tideway/transport"
+)
+
+// Config is the facade's configuration with the drivers filled in; the facade
+// documents the fields.
+type Config struct {
+	Listen           string
+	PortFallback     bool
+	Advertise        string
+	Interface        string
+	Name             string
+	Metadata         metadata.Store
+	Drivers          []transport.Driver
+	Transports       []string
+	StallTimeout     time.Duration
+	ConnectTimeout   time.Duration
+	DrainTimeout     time.Duration
+	MaxRequests      int
+	MaxBytes         int64
+	Retries          int
+	Lanes            int
+	DisableChecksum  bool
+	MaxPeerConns     int
+	MaxNotifications int
+	Logger           *slog.Logger
+}
+
+// Bounds of what a configuration may ask for.
+const (
+	maxLanes    = 16
+	maxRequests = 1 << 24
+	maxTimeout  = time.Hour
+)
+
+// fill sets the documented defaults and returns everything that is wrong.
+func (c *Config) fill() error {
+	def(&c.StallTimeout, 10*time.Second)
+	def(&c.ConnectTimeout, 5*time.Second)
+	def(&c.DrainTimeout, 10*time.Second)
+	def(&c.MaxRequests, 1<<16)
+	def(&c.MaxBytes, math.MaxInt64)
+	def(&c.Retries, 3)
+	def(&c.Lanes, 1)
+	def(&c.MaxPeerConns, 4096)
+	def(&c.MaxNotifications, 1024)
+	c.Retries = max(c.Retries, 0)
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	var wrong []error
+	bad := func(format string, args ...any) {
+		wrong = append(wrong, errs.New(errs.Invalid, "open", format, args...))
+	}
+	for name, d := range map[string]time.Duration{"StallTimeout": c.StallTimeout, "ConnectTimeout": c.ConnectTimeout, "DrainTimeout": c.DrainTimeout} {
+		if d < time.Millisecond || d > maxTimeout {
+			bad("%s is %v, want 1ms to %v", name, d, maxTimeout)
+		}
+	}
+	for _, n := range []struct {
+		name       string
+		value, top int
+	}{
+		{"MaxRequests", c.MaxRequests, maxRequests}, {"Lanes", c.Lanes, maxLanes},
+		{"MaxPeerConns", c.MaxPeerConns, 1 << 20}, {"MaxNotifications", c.MaxNotifications, 1 << 20},
+	} {
+		if n.value < 1 || n.value > n.top {
+			bad("%s is %d, want 1 to %d", n.name, n.value, n.top)
+		}
+	}
+	if c.MaxBytes < 1 {
+		bad("MaxBytes is %d, want at least 1; 0 is no limit", c.MaxBytes)
+	}
+	if c.Name != "" && c.Metadata == nil {
+		bad("Name is %q without Metadata; peer to peer, the name is the advertised host:port", c.Name)
+	}
+	if c.Name == "" && c.Metadata != nil {
+		bad("Metadata is set without Name; choose the name that peers open")
+	}
+	if err := c.drivers(); err != nil {
+		wrong = append(wrong, err)
+	}
+	return errors.Join(wrong...)
+}
+
+// drivers keeps the drivers that Transports names.
+func (c *Config) drivers() error {
+	if len(c.Transports) == 0 {
+		return nil
+	}
+	var have []string
+	kept := make([]transport.Driver, 0, len(c.Transports))
+	for _, d := range c.Drivers {
+		have = append(have, d.Name())
+		if slices.Contains(c.Transports, d.Name()) {
+			kept = append(kept, d)
+		}
+	}
+	for _, t := range c.Transports {
+		if !slices.Contains(have, t) {
+			return errs.New(errs.Invalid, "open", "transport %q is not in this build, which has %s", t, strings.Join(have, ", "))
+		}
+	}
+	c.Drivers = kept
+	return nil
+}
+
+// limits are what transports are told.
+func (c *Config) limits() transport.Limits {
+	return transport.Limits{
+		StallTimeout: c.StallTimeout, Lanes: c.Lanes, Checksum: !c.DisableChecksum,
+		MaxFrame: wire.MaxFrame, MaxInbound: c.MaxPeerConns,
+	}
+}
+
+func def[T comparable](p *T, v T) {
+	var zero T
+	if *p == zero {
+		*p = v
+	}
+}
+
+// transportNames lists the configured drivers.
+func (c *Config) transportNames() string {
+	names := make([]string, len(c.Drivers))
+	for i, d := range c.Drivers {
+		names[i] = d.Name()
+	}
+	return fmt.Sprint(names)
+}

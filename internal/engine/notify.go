@@ -1,0 +1,98 @@
+package engine
+
+import (
+	"context"
+	"sync"
+
+	"github.com/tideway-io/tideway/errs"
+)
+
+// Notification is a small message between engines.
+type Notification struct {
+	From string // the sender's segment name; set by the receiver's engine
+	Name string // at most 256 bytes
+	Body []byte // at most 64 KiB
+}
+
+// Bounds of a notification.
+const (
+	maxNoticeName = 256
+	maxNoticeBody = 64 << 10
+)
+
+func (n *Notification) check() error {
+	if len(n.Name) > maxNoticeName {
+		return errs.New(errs.Invalid, "notify", "name of %d bytes, limit %d", len(n.Name), maxNoticeName)
+	}
+	if len(n.Body) > maxNoticeBody {
+		return errs.New(errs.Invalid, "notify", "body of %d bytes, limit %d; write it into a buffer instead", len(n.Body), maxNoticeBody)
+	}
+	return nil
+}
+
+// notices are the notifications received and not yet taken.
+type notices struct {
+	queue chan Notification
+	once  sync.Once
+	ended chan struct{}
+}
+
+func (n *notices) init(limit int) {
+	n.queue = make(chan Notification, limit)
+	n.ended = make(chan struct{})
+}
+
+func (n *notices) close() { n.once.Do(func() { close(n.ended) }) }
+
+// deliver is called by the control server, once for each notification.
+func (e *Engine) deliver(from, name string, body []byte) errs.Code {
+	if err := e.usable("notify"); err != nil {
+		return errs.Of(err)
+	}
+	select {
+	case e.notices.queue <- Notification{From: from, Name: name, Body: body}:
+		e.counts.noticesIn.Add(1)
+		return errs.OK
+	default:
+		return errs.Overloaded
+	}
+}
+
+// Receive returns the next notification.
+func (e *Engine) Receive(ctx context.Context) (Notification, error) {
+	select {
+	case n := <-e.notices.queue:
+		return n, nil
+	default:
+	}
+	select {
+	case n := <-e.notices.queue:
+		return n, nil
+	case <-e.notices.ended:
+		return Notification{}, errClosed
+	case <-ctx.Done():
+		return Notification{}, context.Cause(ctx)
+	}
+}
+
+// Notify delivers n to the engine that owns s: exactly once, or an error.
+func (e *Engine) Notify(ctx context.Context, s *Segment, n Notification) error {
+	if err := e.usable("notify"); err != nil {
+		return err
+	}
+	if err := n.check(); err != nil {
+		return err
+	}
+	p := s.now().peer
+	if p.own {
+		if code := e.deliver(string(e.name), n.Name, append([]byte(nil), n.Body...)); code != errs.OK {
+			return &errs.Error{Op: "notify", Segment: string(s.name), Reason: code}
+		}
+		return nil
+	}
+	if err := p.notifier.Send(ctx, n.Name, n.Body); err != nil {
+		return &errs.Error{Op: "notify", Segment: string(s.name), Peer: p.addr(), Reason: errs.Of(err), Err: err}
+	}
+	e.counts.noticesSent.Add(1)
+	return nil
+}

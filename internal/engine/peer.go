@@ -1,0 +1,213 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+
+	"github.com/tideway-io/tideway/inspect"
+	"github.com/tideway-io/tideway/internal/control"
+	"github.com/tideway-io/tideway/internal/core"
+	"github.com/tideway-io/tideway/segment"
+	"github.com/tideway-io/tideway/transport"
+)
+
+// peer is one incarnation of another engine, or this engine itself: its newest
+// descriptor, its paths, and the control connection.
+type peer struct {
+	e     *Engine
+	shard *shard
+	own   bool
+	desc  atomic.Pointer[segment.Desc]
+
+	mu struct {
+		sync.Mutex
+		paths   []*path       // in the order of the drivers; made when first needed
+		control *control.Peer // nil until needed, replaced when it has ended
+	}
+	dialing  chan struct{} // holds one token: who has it dials the control connection
+	notifier *control.Notifier
+}
+
+func newPeer(e *Engine, d *segment.Desc, sh *shard, own bool) *peer {
+	p := &peer{e: e, shard: sh, own: own, dialing: make(chan struct{}, 1)}
+	p.desc.Store(d)
+	p.notifier = control.NewNotifier(p.dial, e.cfg.StallTimeout)
+	return p
+}
+
+// path is one transport to one peer: what the scheduler calls by a number, and
+// the endpoint behind it while there is one.
+type path struct {
+	id   core.PathID
+	peer *peer
+	tr   *opened
+
+	mu struct {
+		sync.Mutex
+		endpoint transport.Endpoint // nil unless connected
+		closed   bool
+	}
+}
+
+// path returns the peer's path over tr, adding it to the shard when it is new.
+func (p *peer) path(tr *opened) (*path, error) {
+	p.mu.Lock()
+	q := p.find(tr)
+	if q != nil {
+		p.mu.Unlock()
+		return q, nil
+	}
+	q = &path{peer: p, tr: tr}
+	p.shard.addPath(q)
+	p.mu.paths = append(p.mu.paths, q)
+	p.mu.Unlock()
+	if !p.e.peers.revive(p) { // whoever closes the peers may have been here already
+		p.shard.removePath(q)
+		return nil, errClosed
+	}
+	return q, nil
+}
+
+// find returns the path over tr if there is one. The lock is held.
+func (p *peer) find(tr *opened) *path {
+	for _, q := range p.mu.paths {
+		if q.tr == tr {
+			return q
+		}
+	}
+	return nil
+}
+
+// connect opens an endpoint. It blocks.
+func (q *path) connect(ctx context.Context) (transport.Endpoint, error) {
+	ep, err := q.tr.transport.Connect(ctx, q.peer.desc.Load())
+	if err != nil {
+		return nil, err
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.mu.closed {
+		q.mu.endpoint = ep
+		return ep, nil
+	}
+	q.peer.e.closing(ep)
+	return nil, errClosed
+}
+
+// drop lets go of the endpoint, if there is one; it is closed in the
+// background, and its slices complete meanwhile.
+func (q *path) drop() {
+	q.mu.Lock()
+	ep := q.mu.endpoint
+	q.mu.endpoint = nil
+	q.mu.Unlock()
+	if ep != nil {
+		q.peer.e.closing(ep)
+	}
+}
+
+// close drops the endpoint for ever; one that is being connected is closed as
+// soon as it is there.
+func (q *path) close() {
+	q.mu.Lock()
+	q.mu.closed = true
+	q.mu.Unlock()
+	q.drop()
+}
+
+func (q *path) endpoint() transport.Endpoint {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.mu.endpoint
+}
+
+// addr is where the peer listens.
+func (p *peer) addr() string {
+	d := p.desc.Load()
+	if d.Addr != "" {
+		return d.Addr
+	}
+	return string(d.Name)
+}
+
+// dial returns the control connection, made anew if the last one has ended. One
+// caller dials, the others wait for it.
+func (p *peer) dial(ctx context.Context) (*control.Peer, error) {
+	select {
+	case p.dialing <- struct{}{}:
+		defer func() { <-p.dialing }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	p.mu.Lock()
+	c := p.mu.control
+	p.mu.Unlock()
+	if c != nil && c.Err() == nil {
+		return c, nil
+	}
+	c, err := p.e.dialControl(ctx, p.desc.Load())
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	p.mu.control = c
+	p.mu.Unlock()
+	if !p.e.peers.revive(p) { // whoever closes the peers may have been here already
+		return nil, errors.Join(errClosed, c.Close())
+	}
+	return c, nil
+}
+
+// close ends the paths and the control connection.
+func (p *peer) close() {
+	p.mu.Lock()
+	paths, c := p.mu.paths, p.mu.control
+	p.mu.paths, p.mu.control = nil, nil
+	p.mu.Unlock()
+	for _, q := range paths {
+		p.shard.removePath(q)
+	}
+	if c != nil {
+		if err := c.Close(); err != nil {
+			p.e.log.Debug("close control connection", "peer", p.addr(), "err", err)
+		}
+	}
+}
+
+// observe describes the peer for inspection.
+func (p *peer) observe() inspect.Peer {
+	d := p.desc.Load()
+	out := inspect.Peer{Segment: string(d.Name), Incarnation: d.Incarnation.String(), Version: d.Version, Buffers: len(d.Buffers)}
+	p.mu.Lock()
+	paths := append([]*path(nil), p.mu.paths...)
+	p.mu.Unlock()
+	for _, q := range paths {
+		out.Paths = append(out.Paths, q.observe())
+	}
+	return out
+}
+
+func (q *path) observe() inspect.Path {
+	var info core.PathInfo
+	q.peer.shard.look(q.id, &info)
+	out := inspect.Path{Transport: q.tr.name, State: info.State.String()}
+	if info.Err != nil {
+		out.Error = info.Err.Error()
+	}
+	for _, r := range info.Rails {
+		out.Rails = append(out.Rails, inspect.Rail{InFlight: r.InFlight, Window: r.Window, BytesPerSecond: r.BytesPerSecond})
+	}
+	if o, ok := transport.As[transport.Observer](q.endpoint()); ok {
+		for i, r := range o.Observe() {
+			if i == len(out.Rails) {
+				break
+			}
+			to := &out.Rails[i]
+			to.Local, to.Remote, to.Lanes = r.Local, r.Remote, r.Lanes
+			to.BytesOut, to.BytesIn, to.Checksums, to.Reconnects = r.BytesOut, r.BytesIn, r.Checksums, r.Reconnects
+		}
+	}
+	return out
+}

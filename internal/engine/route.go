@@ -1,0 +1,159 @@
+package engine
+
+import (
+	"context"
+	"errors"
+
+	"github.com/tideway-io/tideway/errs"
+	"github.com/tideway-io/tideway/internal/core"
+	"github.com/tideway-io/tideway/internal/core/selector"
+	"github.com/tideway-io/tideway/segment"
+	"github.com/tideway-io/tideway/transport"
+)
+
+// errResolve says that the target's descriptor must be fetched before the
+// transfer can be routed.
+var errResolve = errors.New("descriptor must be fetched")
+
+// route finds the target's buffer, checks what was published about it, and
+// chooses the paths that the transfer may take. It does not block.
+func (t *transfer) route(e *Engine) (core.Transfer, error) {
+	if err := t.locate(); err != nil {
+		return core.Transfer{}, err
+	}
+	if err := t.permitted(); err != nil {
+		return core.Transfer{}, err
+	}
+	spec := core.Transfer{Op: t.op, Class: t.class, Length: t.length, Offset: t.offset, Deadline: t.deadline}
+	var few [core.Rungs]int
+	ladder := selector.Select(t.pair(), e.candidates, few[:0])
+	if len(ladder) == 0 {
+		return core.Transfer{}, t.wrong(selector.None(t.pair(), e.candidates))
+	}
+	for _, i := range ladder[:min(len(ladder), core.Rungs)] {
+		q, err := t.peer.path(e.transports.find(e.candidates[i].Name))
+		if err != nil {
+			return core.Transfer{}, t.wrong(err)
+		}
+		spec.Ladder[spec.Rungs] = q.id
+		spec.Rungs++
+	}
+	return spec, nil
+}
+
+// locate sets the peer, the target's buffer and the offset in it.
+func (t *transfer) locate() error {
+	if f := t.remote.Found; f != nil {
+		t.peer, t.target, t.offset = f.peer, f.Desc, t.remote.Offset
+		return nil
+	}
+	v := t.remote.Segment.now()
+	t.peer = v.peer
+	b := v.desc.ByAddr(t.remote.Offset, t.length)
+	if b != nil && !t.remote.Segment.stale.Load() {
+		t.target, t.offset = b, t.remote.Offset-b.Addr
+		return nil
+	}
+	if t.peer.own || t.resolved {
+		return t.wrong(errs.New(errs.NotRegistered, t.op.String(), "no buffer holds the %d bytes at address %#x", t.length, t.remote.Offset))
+	}
+	return errResolve
+}
+
+// permitted checks what the owner published; the owner checks again.
+func (t *transfer) permitted() error {
+	b := t.target
+	if t.offset > b.Length || t.length > b.Length-t.offset {
+		return t.wrong(errs.New(errs.OutOfRange, t.op.String(), "%d bytes at %d leave the buffer of %d bytes", t.length, t.offset, b.Length))
+	}
+	need := segment.RemoteRead
+	if t.op == transport.Write {
+		need = segment.RemoteWrite
+	}
+	if b.Access&need == 0 {
+		return t.wrong(errs.New(errs.Denied, t.op.String(), "the buffer's access is %s", b.Access))
+	}
+	return nil
+}
+
+// wrong puts the target into an error of a transfer that was not scheduled.
+func (t *transfer) wrong(err error) error {
+	e := &errs.Error{Op: t.op.String(), Segment: t.targetName(), Stage: "select", Reason: errs.Of(err)}
+	var inner *errs.Error
+	if errors.As(err, &inner) {
+		e.Detail, e.Err = inner.Detail, inner.Err
+	} else {
+		e.Err = err
+	}
+	return e
+}
+
+// pair is what the transfer asks of a transport.
+func (t *transfer) pair() selector.Pair {
+	return selector.Pair{
+		Local: t.localKind(), Remote: t.target.Location.Kind(), Own: t.peer.own, Only: t.forced,
+		Peer: t.peer.desc.Load().Transports,
+	}
+}
+
+// resolve fetches the descriptor for t in the background, then schedules it.
+func (e *Engine) resolve(t *transfer) {
+	t.phase.Store(phaseResolving)
+	e.background(func() {
+		ctx, cancel := context.WithTimeout(e.ctx, e.cfg.ConnectTimeout)
+		defer cancel()
+		err := t.remote.Segment.Refresh(ctx)
+		if !t.phase.CompareAndSwap(phaseResolving, phaseNew) {
+			return
+		}
+		t.resolved = true
+		if err != nil {
+			e.fail(t, t.wrong(err))
+			return
+		}
+		e.start([]*transfer{t})
+	})
+}
+
+// Explanation is the decision for one request.
+type Explanation struct {
+	Segment    string      // what it is for
+	Peer       string      // where its owner listens
+	Chosen     []string    // the transports it would take, best first
+	Candidates []Candidate // every transport of this engine
+	Err        error       // why it would be refused, or nil
+}
+
+// Candidate is one transport and what speaks for or against it.
+type Candidate struct {
+	Transport string
+	Chosen    bool
+	Reason    string
+}
+
+// Explain says how a request would travel, without moving a byte.
+func (e *Engine) Explain(ctx context.Context, r Request) (Explanation, error) {
+	if err := errors.Join(e.usable("explain"), e.check(0, &r)); err != nil {
+		return Explanation{}, err
+	}
+	t := &transfer{}
+	t.fill(e, &r)
+	if t.locate() == errResolve {
+		if err := r.Remote.Segment.Refresh(ctx); err != nil {
+			return Explanation{}, err
+		}
+		t.resolved = true
+	}
+	x := Explanation{Segment: t.targetName(), Err: t.locate()}
+	if x.Err != nil {
+		return x, nil
+	}
+	x.Peer, x.Err = t.peer.addr(), t.permitted()
+	for _, v := range selector.Explain(t.pair(), e.candidates) {
+		x.Candidates = append(x.Candidates, Candidate{v.Name, v.Rung >= 0, v.Reason})
+		if v.Rung >= 0 {
+			x.Chosen = append(x.Chosen, v.Name)
+		}
+	}
+	return x, nil
+}
