@@ -61,7 +61,8 @@ type Config struct {
 }
 
 // PathID names a path: one transport to one incarnation of one peer. It is
-// valid in one shard and is not used again soon after RemovePath.
+// valid in one shard and is not used again soon after RemovePath. The numbers are
+// far apart: they are keys of a map, not indexes.
 type PathID uint32
 
 // PathSpec is what the scheduler must know about a path.
