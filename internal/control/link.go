@@ -162,13 +162,25 @@ func (l *link) write() {
 		case p := <-l.out:
 			_ = l.conn.SetWriteDeadline(time.Now().Add(l.silence))
 			if _, err := l.conn.Write(p); err != nil {
-				l.fail(err)
+				l.writeFailed(err)
 				return
 			}
 		case <-l.done:
 			return
 		}
 	}
+}
+
+// writeFailed ends the link after a failed write. If the peer has gone, what it
+// sent before says more than the failure does: the reader gets to it first.
+func (l *link) writeFailed(err error) {
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		select {
+		case <-l.done:
+		case <-time.After(time.Second):
+		}
+	}
+	l.fail(err)
 }
 
 // send queues a frame; it waits for room until stop. It returns the link's

@@ -48,37 +48,43 @@ func (n *Notifier) Send(ctx context.Context, name string, body []byte) error {
 	case <-ctx.Done():
 		return &errs.Error{Op: "notify", Reason: errs.Of(ctx.Err()), Err: context.Cause(ctx), Detail: "too many notifications to this peer are outstanding", Retryable: true}
 	}
-	how, err := n.try(ctx, id, name, body)
-	if err == nil || how != owed {
-		return err
+	ctx, cancel := context.WithTimeoutCause(ctx, n.patience, errImpatient)
+	defer cancel()
+	doubt := false
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		how, err := n.try(ctx, id, name, body)
+		doubt = doubt || how == owed
+		if err == nil || how == complete || how == unreached && !doubt {
+			return err
+		}
+		if errors.Is(err, errs.ErrStale) || !sleep(ctx, pause) {
+			return ended(err, doubt)
+		}
 	}
-	return n.insist(ctx, id, name, body, err)
+}
+
+var errImpatient = errors.New("no answer in time")
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 func (n *Notifier) try(ctx context.Context, id uint64, name string, body []byte) (progress, error) {
 	p, err := n.connect(ctx)
 	if err != nil {
-		return unsent, err
+		return unreached, err
 	}
 	return p.notify(ctx, id, name, body)
 }
 
-// insist sends again until there is an answer, or nobody who could give one.
-func (n *Notifier) insist(ctx context.Context, id uint64, name string, body []byte, err error) error {
-	ctx, cancel := context.WithTimeout(ctx, n.patience)
-	defer cancel()
-	for pause := 5 * time.Millisecond; ctx.Err() == nil; pause = min(2*pause, time.Second) {
-		var how progress
-		if how, err = n.try(ctx, id, name, body); how == complete {
-			return err
-		}
-		if errors.Is(err, errs.ErrStale) {
-			break // another incarnation answers
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-		}
+func ended(err error, doubt bool) error {
+	if !doubt {
+		return err
 	}
 	return &errs.Error{
 		Op: "notify", Reason: errs.Of(err), Err: err, InDoubt: true,

@@ -187,7 +187,7 @@ func (p *Peer) Notify(ctx context.Context, id uint64, name string, body []byte) 
 func (p *Peer) notify(ctx context.Context, id uint64, name string, body []byte) (progress, error) {
 	const op = "notify"
 	if len(name) > MaxName || len(body) > MaxBody || id == 0 {
-		return unsent, errs.New(errs.Invalid, op, "id %d, name of %d and body of %d bytes, limits %d and %d", id, len(name), len(body), MaxName, MaxBody)
+		return complete, errs.New(errs.Invalid, op, "id %d, name of %d and body of %d bytes, limits %d and %d", id, len(name), len(body), MaxName, MaxBody)
 	}
 	f, how, err := p.ask(ctx, op, wait{wire.Noted, id}, appendFrame(nil, wire.Header{Type: wire.Notify, Seq: id}, []byte(name), body))
 	if err == nil && f.Status != errs.OK {
@@ -216,9 +216,10 @@ func (p *Peer) id() uint64 {
 type progress uint8
 
 const (
-	unsent   progress = iota
-	owed              // it may have arrived, and no answer did
-	complete          // the answer came
+	unreached progress = iota // there was no connection to send it on
+	unsent                    // it did not leave
+	owed                      // it may have arrived, and no answer did
+	complete                  // the answer came, or there can be none
 )
 
 // ask sends a frame and waits for its answer.
@@ -233,7 +234,7 @@ func (p *Peer) ask(ctx context.Context, op string, w wait, out []byte) (frame, p
 	}
 	answer := make(chan frame, 1)
 	if !p.expect(w, answer) {
-		return frame{}, unsent, errs.New(errs.Invalid, op, "id %d is outstanding", w.id)
+		return frame{}, complete, errs.New(errs.Invalid, op, "id %d is outstanding", w.id)
 	}
 	defer p.forget(w)
 	if err := p.link.send(out, ctx.Done()); errors.Is(err, errStopped) {

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"container/list"
 	"sync"
 
 	"github.com/tideway-io/tideway/errs"
@@ -18,17 +19,17 @@ const maxWindows = 8192
 // seen remembers which notifications of which sender were delivered, across
 // connections, so that one sent again is not delivered again.
 type seen struct {
-	mu       sync.Mutex
-	windows  map[segment.Incarnation]*window
-	released uint64 // counts releases, to tell which was longest ago
+	mu      sync.Mutex
+	windows map[segment.Incarnation]*window
+	left    list.List // windows that no connection holds, the one left longest ago first
 }
 
 // window is what is remembered of one sender: bit i%windowSize is set if id i,
 // within windowSize below last, was delivered.
 type window struct {
 	from    segment.Incarnation
-	holders int    // connections; guarded by seen.mu
-	at      uint64 // when the last one left; guarded by seen.mu
+	holders int           // connections; guarded by seen.mu
+	left    *list.Element // in seen.left while there is none; guarded by seen.mu
 
 	mu   sync.Mutex // held while a notification is delivered
 	last uint64
@@ -42,12 +43,16 @@ func (s *seen) hold(from segment.Incarnation) *window {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w := s.windows[from]
-	if w == nil {
-		if len(s.windows) >= maxWindows {
-			s.drop()
+	switch {
+	case w == nil:
+		if oldest := s.left.Front(); oldest != nil && len(s.windows) >= maxWindows {
+			delete(s.windows, s.left.Remove(oldest).(*window).from)
 		}
 		w = &window{from: from}
 		s.windows[from] = w
+	case w.left != nil:
+		s.left.Remove(w.left)
+		w.left = nil
 	}
 	w.holders++
 	return w
@@ -56,21 +61,8 @@ func (s *seen) hold(from segment.Incarnation) *window {
 func (s *seen) release(w *window) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	w.holders--
-	s.released++
-	w.at = s.released
-}
-
-// drop forgets the sender that left longest ago.
-func (s *seen) drop() {
-	var oldest *window
-	for _, w := range s.windows {
-		if w.holders == 0 && (oldest == nil || w.at < oldest.at) {
-			oldest = w
-		}
-	}
-	if oldest != nil {
-		delete(s.windows, oldest.from)
+	if w.holders--; w.holders == 0 {
+		w.left = s.left.PushBack(w)
 	}
 }
 
@@ -80,7 +72,7 @@ func (s *seen) drop() {
 func (w *window) deliver(id uint64, take func() errs.Code) errs.Code {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if id == 0 || id+windowSize <= w.last {
+	if id == 0 || id < w.last && w.last-id >= windowSize {
 		return errs.Invalid
 	}
 	word, bit := &w.bits[id%windowSize/64], uint64(1)<<(id%64)
