@@ -1,14 +1,13 @@
-// Allocation counts and speeds mean nothing under the race detector.
-//go:build !race
-
 package memory
 
 import (
+	"bytes"
 	"fmt"
 	"testing"
 
 	"github.com/tideway-io/tideway/errs"
 	"github.com/tideway-io/tideway/internal/registry"
+	"github.com/tideway-io/tideway/internal/testenv"
 	"github.com/tideway-io/tideway/segment"
 	"github.com/tideway-io/tideway/transport"
 )
@@ -43,7 +42,7 @@ func rounds(tb testing.TB, n, size int) func() {
 	}
 	tb.Cleanup(func() { _ = tr.Close() })
 	tr.(*Transport).pool.max = 1 // tally counts without a lock
-	b, err := reg.Register(tb.Context(), registry.Registration{Bytes: make([]byte, region), Access: segment.ReadWrite})
+	b, err := reg.Register(tb.Context(), registry.Registration{Bytes: bytes.Repeat([]byte{1}, region), Access: segment.ReadWrite})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -51,7 +50,7 @@ func rounds(tb testing.TB, n, size int) func() {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	local := make([]byte, region)
+	local := bytes.Repeat([]byte{2}, region)
 	s, at := make([]transport.Slice, n), 0
 	return func() {
 		for i := range s {
@@ -72,40 +71,62 @@ func rounds(tb testing.TB, n, size int) func() {
 
 func TestNoAllocationPerSlice(t *testing.T) {
 	for _, c := range []struct{ n, size int }{{128, 4096}, {1, 4096}, {4, inlineSlice + 1}} {
-		round := rounds(t, c.n, c.size)
-		if got := testing.AllocsPerRun(100, round); got >= 1 {
-			t.Errorf("%d slices of %d bytes: %v allocations", c.n, c.size, got)
-		}
+		testenv.MaxAllocs(t, 0, rounds(t, c.n, c.size))
 	}
 }
 
 func BenchmarkPost(b *testing.B) {
-	for _, c := range []struct{ n, size int }{{1, 4 << 10}, {128, 4 << 10}, {16, 64 << 10}, {4, 1 << 20}, {1, 16 << 20}} {
-		b.Run(fmt.Sprintf("%dx%dKiB", c.n, c.size>>10), func(b *testing.B) {
-			round := rounds(b, c.n, c.size)
-			b.SetBytes(int64(c.n * c.size))
+	for _, c := range []struct{ n, size int }{{1, 64}, {128, 64}, {1, 4 << 10}, {128, 4 << 10}, {16, 64 << 10}, {4, 1 << 20}, {1, 16 << 20}} {
+		b.Run(fmt.Sprintf("%dx%dB", c.n, c.size), func(b *testing.B) {
 			b.ReportAllocs()
-			for b.Loop() {
-				round()
-			}
+			post(b, c.n, c.size)
 		})
+	}
+}
+
+func post(b *testing.B, n, size int) {
+	round := rounds(b, n, size)
+	b.SetBytes(int64(n * size))
+	for b.Loop() {
+		round()
 	}
 }
 
 // BenchmarkCopy is what Post is held against: the same walk with copy alone.
 func BenchmarkCopy(b *testing.B) {
+	for _, size := range []int{64, 4 << 10, 64 << 10, 1 << 20, 16 << 20} {
+		b.Run(fmt.Sprintf("%dB", size), func(b *testing.B) { plain(b, size) })
+	}
+}
+
+func plain(b *testing.B, size int) {
 	const region = 64 << 20
-	dst, src := make([]byte, region), make([]byte, region)
-	for _, size := range []int{4 << 10, 64 << 10, 1 << 20, 16 << 20} {
-		b.Run(fmt.Sprintf("%dKiB", size>>10), func(b *testing.B) {
-			at := 0
-			b.SetBytes(int64(size))
-			for b.Loop() {
-				copy(dst[at:at+size], src[at:])
-				if at += size; at+size > region {
-					at = 0
-				}
-			}
-		})
+	dst, src, at := bytes.Repeat([]byte{1}, region), bytes.Repeat([]byte{2}, region), 0 // touched: no page faults in what is measured
+	b.SetBytes(int64(size))
+	for b.Loop() {
+		copy(dst[at:at+size], src[at:])
+		if at += size; at+size > region {
+			at = 0
+		}
+	}
+}
+
+// TestSpeedOfMemory holds transfers within one process against copy.
+func TestSpeedOfMemory(t *testing.T) {
+	testenv.NeedSpeed(t)
+	for _, c := range []struct {
+		n, size int
+		least   float64
+	}{{128, 4 << 10, 0.6}, {16, 64 << 10, 0.85}, {4, 1 << 20, 0.9}, {1, 16 << 20, 0.9}} {
+		best := 0.0
+		for range 3 {
+			ours := testing.Benchmark(func(b *testing.B) { post(b, c.n, c.size) })
+			theirs := testing.Benchmark(func(b *testing.B) { plain(b, c.size) })
+			best = max(best, float64(theirs.NsPerOp())*float64(c.n)/float64(ours.NsPerOp()))
+		}
+		t.Logf("%d x %d bytes: %.2f of copy", c.n, c.size, best)
+		if best < c.least {
+			t.Errorf("%d x %d bytes at %.2f of copy, want at least %.2f", c.n, c.size, best, c.least)
+		}
 	}
 }
