@@ -47,17 +47,22 @@ func (*Driver) Open(_ context.Context, env transport.Env) (transport.Transport, 
 	}
 	t.in.lanes, t.in.greeting = map[laneID]*inbound{}, map[net.Conn]struct{}{}
 	t.out.endpoints = map[*Endpoint]struct{}{}
+	t.look, t.closing, t.watched = make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
 	if err := env.Accept(wire.PrefaceData, t.serve); err != nil {
 		return nil, &errs.Error{Op: "open", Transport: name, Reason: errs.Of(err), Err: err}
 	}
+	go func() { t.watchInbound(); close(t.watched) }()
 	return t, nil
 }
 
 // Transport is the TCP transport of one engine.
 type Transport struct {
-	env   transport.Env
-	log   *slog.Logger
-	pools pools
+	env     transport.Env
+	log     *slog.Logger
+	pools   pools
+	look    chan struct{} // to the watcher of inbound lanes
+	closing chan struct{} // ends it
+	watched chan struct{} // it has ended
 
 	in struct {
 		sync.Mutex
@@ -117,6 +122,11 @@ func (t *Transport) Connect(ctx context.Context, peer *segment.Desc) (transport.
 // lanes, and returns when nothing of the transport runs any more.
 func (t *Transport) Close() error {
 	t.out.Lock()
+	if t.out.closed {
+		t.out.Unlock()
+		<-t.watched
+		return nil
+	}
 	t.out.closed = true
 	left := make([]*Endpoint, 0, len(t.out.endpoints))
 	for e := range t.out.endpoints {

@@ -2,10 +2,15 @@ package tcp
 
 import (
 	"context"
+	"errors"
 	"math"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tideway-io/tideway/errs"
 	"github.com/tideway-io/tideway/internal/wire"
@@ -37,10 +42,12 @@ const (
 
 // outbound is a lane of an endpoint.
 type outbound struct {
-	lane   *lane
-	init   *initiator
-	slot   int
-	number uint64 // in the session
+	lane          *lane
+	init          *initiator
+	slot          int
+	number        uint64 // in the session
+	local, remote string
+	sight         sight // the watcher's
 }
 
 // lanes are those of an endpoint by slot: bulk ones first, then the small one,
@@ -57,18 +64,28 @@ type Endpoint struct {
 	rail    transport.Rail
 	ctx     context.Context // ends with Close
 	stop    context.CancelFunc
-	wg      sync.WaitGroup // lanes and dials
+	wg      sync.WaitGroup // the watcher, lanes, dials, fences
+	fencing sync.WaitGroup // fences under way
 
 	table   atomic.Pointer[lanes]
 	refusal atomic.Pointer[errs.Error] // why nothing is accepted any more
 	full    *errs.Error                // the error for "later"
 	opening []atomic.Bool              // by slot: open, being opened, or resting after a failure
 
+	busy     chan struct{} // to the watcher: something was posted while it looked seldom
+	watched  atomic.Bool   // the watcher looks often
+	looked   time.Time     // when it last did; the watcher's
+	received atomic.Int64  // when something was last known to be received, Unix nanoseconds
+
 	mu struct {
 		sync.Mutex
-		number uint64 // of the last lane
-		closed bool
-		cause  error // why the last lane ended
+		number                         uint64 // of the last lane
+		closed                         bool
+		cause                          error // why the last lane ended
+		rests                          []rest
+		fences                         map[fence]chan struct{} // not yet answered
+		probes                         []probe
+		in, out, checksums, reconnects uint64 // of lanes that have ended
 	}
 }
 
@@ -79,20 +96,29 @@ func newEndpoint(t *Transport, peer *segment.Desc) *Endpoint {
 	e.ctx, e.stop = context.WithCancel(context.Background())
 	none := make(lanes, bulk+2)
 	e.table.Store(&none)
+	e.busy = make(chan struct{}, 1)
+	e.mu.rests, e.mu.fences = make([]rest, bulk+2), map[fence]chan struct{}{}
+	e.looked = t.env.Now()
+	e.wg.Go(e.watch)
 	return e
 }
 
 // connect opens the first lane.
 func (e *Endpoint) connect(ctx context.Context) error {
 	e.opening[0].Store(true)
-	return e.dial(ctx, 0)
+	o, err := e.dial(ctx, 0)
+	if err != nil {
+		return err
+	}
+	e.rail.Local, e.rail.Remote = o.local, o.remote
+	return e.keep(o)
 }
 
-// dial opens a lane and puts it into a slot.
-func (e *Endpoint) dial(ctx context.Context, slot int) error {
+// dial opens a lane and starts it; it is in no slot yet.
+func (e *Endpoint) dial(ctx context.Context, slot int) (*outbound, error) {
 	c, err := e.t.env.Dial(ctx, e.peer.Addr)
 	if err != nil {
-		return &errs.Error{Op: "connect", Peer: e.peer.Addr, Transport: name, Stage: "connect", Reason: dialCode(err), Retryable: true, Err: err}
+		return nil, &errs.Error{Op: "connect", Peer: e.peer.Addr, Transport: name, Stage: "connect", Reason: dialCode(err), Retryable: true, Err: err}
 	}
 	tune(c)
 	e.mu.Lock()
@@ -109,39 +135,57 @@ func (e *Endpoint) dial(ctx context.Context, slot int) error {
 	}
 	g, err := greet(ctx, c, &hello)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	k, err := newLink(c)
 	if err != nil {
 		_ = c.Close()
-		return err
+		return nil, err
 	}
 	o := &outbound{lane: newLane(k), slot: slot, number: number}
+	o.local, o.remote = addrs(c)
+	o.sight.active = e.t.env.Now()
 	o.init = newInitiator(e.t, o.lane, laneNotices{e, o}, &g)
-	return e.install(o, c)
+	e.wg.Go(o.lane.run)
+	return o, nil
 }
 
 // dialCode is the code of a failed dial.
 func dialCode(err error) errs.Code {
+	var lookup *net.DNSError
+	var timeout net.Error
+	switch {
+	case errors.Is(err, unix.ECONNREFUSED):
+		return errs.Refused
+	case errors.As(err, &lookup):
+		return errs.NameLookup
+	case errors.Is(err, context.Canceled):
+		return errs.Canceled
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return errs.Unresponsive
+	}
 	if code := errs.Of(err); code != errs.Internal {
 		return code
 	}
 	return errs.Unreachable
 }
 
-// install makes a lane available and starts it.
-func (e *Endpoint) install(o *outbound, c net.Conn) error {
+// keep puts a lane that was just opened into its slot, or ends it if the
+// endpoint has no use for it.
+func (e *Endpoint) keep(o *outbound) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.rail.Remote == "" { // the first lane: the endpoint is not in use yet
-		e.rail.Local, e.rail.Remote = addrs(c)
-	}
-	if e.mu.closed {
-		_ = c.Close()
+	switch {
+	case e.mu.closed:
+		o.lane.fail(errs.New(errs.Closed, "connect", "the endpoint is closed"))
 		return &errs.Error{Op: "connect", Peer: e.peer.Addr, Transport: name, Stage: "connect", Reason: errs.Closed}
+	case (*e.table.Load())[o.slot] != nil || o.lane.ending.Load():
+		o.lane.fail(errs.New(errs.LaneLost, "connect", "there is another lane in its place"))
+	default:
+		e.opening[o.slot].Store(true)
+		e.mu.rests[o.slot] = rest{}
+		e.replace(o.slot, o)
 	}
-	e.replace(o.slot, o)
-	e.wg.Go(o.lane.run)
 	return nil
 }
 
@@ -183,6 +227,9 @@ func (e *Endpoint) Post(s []transport.Slice) (n int, err error) {
 		default:
 			err = e.full
 		}
+	}
+	if touched != 0 {
+		e.attend()
 	}
 	for at, o := range table {
 		if touched&(1<<at) != 0 {
@@ -279,8 +326,15 @@ func (e *Endpoint) openLater(slot int) {
 	defer e.mu.Unlock()
 	if !e.mu.closed {
 		e.wg.Go(func() {
-			if err := e.dial(e.ctx, slot); err != nil {
+			o, err := e.dial(e.ctx, slot)
+			if err == nil {
+				err = e.keep(o)
+			}
+			if err != nil {
 				e.t.log.Debug("no further lane", "transport", name, "peer", e.peer.Addr, "slot", slot, "err", err)
+				e.mu.Lock()
+				e.restSlot(slot)
+				e.mu.Unlock()
 			}
 		})
 	}
@@ -314,12 +368,14 @@ func (e *Endpoint) Cancel(tags []transport.Tag) {
 }
 
 // Close completes every accepted slice and returns when the lanes are gone.
+// Fences under way are waited for, which is bounded.
 func (e *Endpoint) Close() error {
 	e.refusal.Store(&errs.Error{Op: "post", Peer: e.peer.Addr, Transport: name, Stage: "post", Reason: errs.Closed})
 	e.mu.Lock()
 	e.mu.closed = true
 	e.mu.Unlock()
 	e.stop()
+	e.fencing.Wait()
 	for _, o := range *e.table.Load() {
 		if o != nil {
 			o.lane.fail(errs.New(errs.Closed, "close endpoint", "closed with slices outstanding"))
@@ -336,22 +392,102 @@ type laneNotices struct {
 	o *outbound
 }
 
-func (n laneNotices) goaway(errs.Code) {}
-func (n laneNotices) fenced(fence)     {}
-func (n laneNotices) ponged(uint64)    {}
+func (n laneNotices) fenced(f fence)    { n.e.fenced(f) }
+func (n laneNotices) ponged(seq uint64) { n.e.ponged(n.o, seq) }
 
-func (n laneNotices) lost(_ *initiator, cause error, unsure []transport.Completion) {
+func (n laneNotices) goaway(code errs.Code) {
+	why := &errs.Error{Op: "post", Peer: n.e.peer.Addr, Transport: name, Stage: "post", Reason: errs.Draining, Retryable: true, Detail: "the peer is shutting down (" + code.String() + ")"}
+	n.e.refusal.CompareAndSwap(nil, why)
+}
+
+func (n laneNotices) drained() {
+	n.o.lane.fail(errs.New(errs.Draining, "drain", "the peer is shutting down"))
+}
+
+func (n laneNotices) lost(i *initiator, cause error, unsure []transport.Completion) {
 	e := n.e
 	e.mu.Lock()
 	e.mu.cause = cause
 	if (*e.table.Load())[n.o.slot] == n.o {
 		e.replace(n.o.slot, nil)
+		e.restSlot(n.o.slot)
+		e.mu.reconnects++
+	}
+	e.mu.in += n.o.lane.in.Load()
+	e.mu.out += n.o.lane.out.Load()
+	e.mu.checksums += i.mismatches()
+	fenced := len(unsure) > 0 && !e.mu.closed
+	if fenced {
+		e.fencing.Add(1)
 	}
 	e.mu.Unlock()
-	for k := range unsure {
-		unsure[k].InDoubt = true
+	e.t.log.Debug("lane lost", "transport", name, "peer", e.peer.Addr, "lane", n.o.number, "unacknowledged", len(unsure), "why", cause)
+	switch {
+	case fenced:
+		e.wg.Go(func() {
+			defer e.fencing.Done()
+			e.settle(n.o, cause, unsure)
+		})
+	case len(unsure) > 0:
+		e.settle(n.o, errs.New(errs.Closed, "close endpoint", "closed with writes unacknowledged"), unsure)
 	}
-	if len(unsure) > 0 {
-		e.t.env.Sink.Complete(unsure)
+}
+
+// probe waits for a pong.
+type probe struct {
+	o        *outbound
+	seq      uint64
+	answered chan struct{}
+}
+
+// maxProbes bounds the probes under way.
+const maxProbes = 16
+
+// Probe measures a round trip on one lane.
+func (e *Endpoint) Probe(ctx context.Context) (time.Duration, error) {
+	at, _ := e.pick(*e.table.Load(), forSmall, 0)
+	if at < 0 {
+		return 0, e.gone()
 	}
+	p := probe{o: (*e.table.Load())[at], answered: make(chan struct{})}
+	if p.o == nil {
+		return 0, e.gone()
+	}
+	start := e.t.env.Now()
+	e.mu.Lock()
+	if len(e.mu.probes) == maxProbes {
+		e.mu.Unlock()
+		return 0, errs.New(errs.Overloaded, "probe", "%d probes are under way", maxProbes)
+	}
+	p.seq = p.o.init.ping()
+	e.mu.probes = append(e.mu.probes, p)
+	e.mu.Unlock()
+	p.o.lane.post()
+	e.attend()
+	var err error
+	select {
+	case <-p.answered:
+		return e.t.env.Now().Sub(start), nil
+	case <-p.o.lane.closing:
+		err = p.o.lane.cause()
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.mu.probes = slices.DeleteFunc(e.mu.probes, func(q probe) bool { return q.answered == p.answered })
+	return 0, &errs.Error{Op: "probe", Peer: e.peer.Addr, Transport: name, Reason: errs.Of(err), Err: err}
+}
+
+// ponged ends the probes that a pong answers.
+func (e *Endpoint) ponged(o *outbound, seq uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.mu.probes = slices.DeleteFunc(e.mu.probes, func(p probe) bool {
+		if p.o != o || p.seq > seq {
+			return false
+		}
+		close(p.answered)
+		return true
+	})
 }

@@ -18,6 +18,7 @@ import (
 
 // region is a buffer of a testMemory.
 type region struct {
+	m       *testMemory
 	buf     segment.Buffer
 	bytes   []byte
 	file    transport.File
@@ -43,7 +44,7 @@ func (m *testMemory) add(b []byte, access segment.Access) *segment.Buffer {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	key := segment.Key(len(m.regions) + 1)
-	r := &region{bytes: b, buf: segment.Buffer{Key: key, Length: uint64(len(b)), Access: access, Location: "cpu:0"}}
+	r := &region{m: m, bytes: b, buf: segment.Buffer{Key: key, Length: uint64(len(b)), Access: access, Location: "cpu:0"}}
 	m.regions[key] = r
 	return &r.buf
 }
@@ -52,7 +53,7 @@ func (m *testMemory) addFile(f transport.File, n uint64, access segment.Access) 
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	key := segment.Key(len(m.regions) + 1)
-	r := &region{file: f, buf: segment.Buffer{Key: key, Length: n, Access: access, Location: "file"}}
+	r := &region{m: m, file: f, buf: segment.Buffer{Key: key, Length: n, Access: access, Location: "file"}}
 	m.regions[key] = r
 	return &r.buf
 }
@@ -96,7 +97,7 @@ func (m *testMemory) Pin(op transport.Op, key segment.Key, offset, length uint64
 		return transport.Pin{}, errs.OutOfRange
 	}
 	r.pins++
-	p := transport.Pin{Holder: &unpinner{m, r}}
+	p := transport.Pin{Holder: r}
 	if r.file != nil {
 		p.File, p.Offset = r.file, int64(offset)
 	} else {
@@ -109,16 +110,12 @@ func (m *testMemory) PinAddr(transport.Op, uint64, uint64) (transport.Pin, errs.
 	return transport.Pin{}, errs.Unsupported
 }
 
-type unpinner struct {
-	m *testMemory
-	r *region
-}
-
-func (u *unpinner) Unpin() {
-	u.m.mu.Lock()
-	u.r.pins--
-	u.m.idle.Broadcast()
-	u.m.mu.Unlock()
+func (r *region) Unpin() {
+	r.m.mu.Lock()
+	if r.pins--; r.pins == 0 {
+		r.m.idle.Broadcast()
+	}
+	r.m.mu.Unlock()
 }
 
 // testSink keeps completions by tag and notices a second one for the same slice.

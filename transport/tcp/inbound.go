@@ -1,7 +1,10 @@
 package tcp
 
 import (
+	"maps"
 	"net"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/tideway-io/tideway/errs"
@@ -22,6 +25,9 @@ type inbound struct {
 	id     laneID
 	lane   *lane
 	target *target
+	fences atomic.Int32 // under way
+	sight  sight        // the watcher's
+	stuck  time.Time    // the watcher's: since when the peer takes nothing
 }
 
 // politeExtra is how many connections beyond MaxInbound are told so before they
@@ -119,6 +125,7 @@ func (t *Transport) admit(c net.Conn, hello *wire.Greeting, full bool) (*inbound
 		return nil, errs.New(errs.Invalid, "welcome", "lane %d of session %x is open already", hello.Lane, hello.Session)
 	}
 	t.in.lanes[in.id] = in
+	t.watchSoon()
 	return in, nil
 }
 
@@ -128,27 +135,51 @@ func (t *Transport) leave(in *inbound) {
 	t.in.Unlock()
 }
 
-// closeInbound ends all inbound lanes, and the handshakes under way, and waits
-// for their goroutines.
+// drainGrace is how long Close waits for initiators to finish and leave.
+const drainGrace = time.Second
+
+// closeInbound tells the initiators of all inbound lanes to go, waits for them
+// a little, ends what is left, handshakes included, and waits for all
+// goroutines.
 func (t *Transport) closeInbound() {
 	t.in.Lock()
 	t.in.closed = true
-	for _, in := range t.in.lanes {
-		in.lane.fail(errs.New(errs.Closed, "serve", "the engine is shutting down"))
-	}
 	for c := range t.in.greeting {
 		_ = c.Close()
 	}
+	lanes := slices.Collect(maps.Values(t.in.lanes))
 	t.in.Unlock()
-	t.in.wg.Wait()
+	for _, in := range lanes {
+		in.target.goaway(errs.Draining, drainGrace)
+		in.lane.post()
+	}
+	gone := make(chan struct{})
+	go func() { t.in.wg.Wait(); close(gone) }()
+	grace := time.NewTimer(drainGrace)
+	defer grace.Stop()
+	select {
+	case <-gone:
+	case <-grace.C:
+		for _, in := range lanes {
+			in.lane.fail(errs.New(errs.Closed, "serve", "the engine is shutting down"))
+		}
+		<-gone
+	}
+	close(t.closing)
+	<-t.watched
 }
 
-// fence ends another lane of the same peer for it, and answers once nothing on
-// it can touch memory any more.
-//
-// A lane that is not in the table is answered at once: an initiator sends Writes
-// only after its welcome, the lane enters the table before that and leaves it
-// when all it started has returned. So it has never had a Write or is quiet.
-func (in *inbound) fence(f fence) error {
-	return errs.New(errs.Unsupported, "receive fence", "not served")
+// goaway plans a Goaway frame.
+func (t *target) goaway(why errs.Code, grace time.Duration) {
+	t.mu.Lock()
+	t.mu.goaway, t.mu.away = why, uint64(grace.Milliseconds())
+	t.mu.Unlock()
+}
+
+// watchSoon has the inbound lanes looked at now.
+func (t *Transport) watchSoon() {
+	select {
+	case t.look <- struct{}{}:
+	default:
+	}
 }

@@ -60,6 +60,7 @@ type initiator struct {
 	reading  *outStream             // their stream, nil between frames
 	batch    []transport.Completion // found by got and not yet delivered; the receiver's
 	reply    bool                   // got found a reason to send; the receiver's
+	away     bool                   // the target wants the lane closed; the receiver's
 
 	snd      sender      // guarded by tx
 	frames   []sentFrame // of the plan in hand
@@ -80,6 +81,7 @@ type initiator struct {
 		dead     bool
 		ping     uint64 // to send, 0: none
 		pinged   uint64 // number of the last ping
+		ponged   uint64 // number of the last one answered
 		pong     uint64 // to answer, valid if ponging
 		ponging  bool
 		fences   []fence
@@ -91,6 +93,9 @@ type initiator struct {
 // receiver, with rx held and nothing else.
 type notices interface {
 	goaway(code errs.Code)
+	// drained says that the target wanted the lane closed and nothing is
+	// outstanding on it any more.
+	drained()
 	fenced(f fence)
 	ponged(seq uint64)
 	// lost takes, when the lane has ended, the Writes that may have been
@@ -109,9 +114,30 @@ func (i *initiator) deliver() bool {
 		clear(i.batch)
 		i.batch = i.batch[:0]
 	}
+	if i.away && i.leave() {
+		i.note.drained()
+	}
 	reply := i.reply
 	i.reply = false
 	return reply
+}
+
+// leave reports whether nothing is outstanding on a lane whose target wants it
+// closed, and then takes nothing more.
+func (i *initiator) leave() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.mu.slots > 0 {
+		return false
+	}
+	i.mu.dead = true
+	return true
+}
+
+func (i *initiator) mismatches() uint64 {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.mu.checksum
 }
 
 // complete takes an op that was answered off its stream's head.
@@ -141,8 +167,12 @@ func (i *initiator) begin(h *wire.Header, meta []byte) error {
 		i.mu.Unlock()
 		i.reply = true
 	case wire.Pong:
+		i.mu.Lock()
+		i.mu.ponged = max(i.mu.ponged, min(h.Seq, i.mu.pinged))
+		i.mu.Unlock()
 		i.note.ponged(h.Seq)
 	case wire.Goaway:
+		i.away = true
 		i.note.goaway(h.Status)
 	case wire.Fenced:
 		f, err := parseFence(h, meta)

@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"github.com/tideway-io/tideway/errs"
 	"github.com/tideway-io/tideway/internal/wire"
@@ -40,6 +41,7 @@ type target struct {
 	rx, tx *sync.Mutex // the lane's
 	sums   bool
 	note   requests
+	busy   atomic.Bool // the receiver waits for a file
 
 	rcv   receiver // guarded by the lane's rx
 	write struct { // the Write frame in hand; guarded by rx
@@ -286,6 +288,13 @@ func (t *target) end(h *wire.Header, trailer []byte) error {
 	t.finish(w.st, w.codes, w.bytes)
 	w.st = nil
 	return nil
+}
+
+// beat plans a sign of life.
+func (t *target) beat() {
+	t.mu.Lock()
+	t.mu.beat = true
+	t.mu.Unlock()
 }
 
 // finish counts the next Writes of a stream as ended, with their codes.
