@@ -207,9 +207,7 @@ func TestB24UnregisterDuringTransfer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for range b.Finished(t.Context()) {
-			break
-		}
+		testenv.Eventually(t, 5*time.Second, func() bool { return inFlight(e) > 0 }, "nothing in flight")
 		tg.must("close kv")
 		if err := b.Wait(t.Context()); !errors.Is(err, tideway.ErrStale) {
 			t.Errorf("%v: %v, want ErrStale", op, err)
@@ -413,4 +411,17 @@ func TestB25MoreThan4GiB(t *testing.T) {
 	if err := buf.CloseContext(t.Context()); err != nil {
 		t.Error(err)
 	}
+}
+
+// inFlight returns the bytes that e has posted and that have not completed.
+func inFlight(e *tideway.Engine) uint64 {
+	var n uint64
+	for _, p := range e.Inspect().Peers {
+		for _, q := range p.Paths {
+			for _, r := range q.Rails {
+				n += r.InFlight
+			}
+		}
+	}
+	return n
 }

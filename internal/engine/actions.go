@@ -8,13 +8,13 @@ import (
 
 // do carries out actions without the lock. It runs in one goroutine at a time.
 func (s *shard) do(a *core.Actions) {
+	for i := range a.Posts {
+		s.postRun(&a.Posts[i])
+	}
 	for _, c := range a.Cancels {
 		if canceler, ok := transport.As[transport.Canceler](s.path(c.Path).endpoint()); ok {
 			canceler.Cancel(c.Tags)
 		}
-	}
-	for i := range a.Posts {
-		s.postRun(&a.Posts[i])
 	}
 	for _, id := range a.Close {
 		s.path(id).drop()
@@ -36,16 +36,26 @@ func (s *shard) path(id core.PathID) *path {
 	return s.mu.paths[id]
 }
 
-// addPath gives q a number in the machine.
-func (s *shard) addPath(q *path) {
+// carrier is the name of the transport of a path, empty for a transfer that
+// ended before it had one.
+func (s *shard) carrier(id core.PathID) string {
+	if q := s.path(id); q != nil {
+		return q.tr.name
+	}
+	return ""
+}
+
+// addPath gives q a number in the machine; false when it has no room.
+func (s *shard) addPath(q *path) bool {
 	caps := q.tr.transport.Caps()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	q.id = s.mu.core.AddPath(core.PathSpec{MaxSlice: caps.MaxSlice, Fences: caps.Fences})
-	for int(q.id) >= len(s.mu.paths) {
-		s.mu.paths = append(s.mu.paths, nil)
+	if q.id == 0 {
+		return false
 	}
 	s.mu.paths[q.id] = q
+	return true
 }
 
 // connect opens q's endpoint in a goroutine and reports how that went.
@@ -131,17 +141,15 @@ func (s *shard) end(end *core.End) {
 
 // failure builds the error of a transfer that the scheduler ended.
 func (s *shard) failure(t *transfer, end *core.End) *errs.Error {
-	last := s.path(end.Path)
 	err := &errs.Error{
-		Op: t.op.String(), Segment: t.targetName(), Peer: last.peer.addr(), Transport: last.tr.name, Stage: "wire",
+		Op: t.op.String(), Segment: t.targetName(), Peer: t.peer.addr(), Transport: s.carrier(end.Path), Stage: "wire",
 		Reason: end.Code, Retryable: end.Retryable, InDoubt: end.InDoubt, Err: end.Err,
 	}
 	for _, a := range end.Attempts {
-		stage := errs.Attempt{Transport: s.path(a.Path).tr.name, Reason: a.Code, Err: a.Err}
 		if a.Rail < 0 {
 			err.Stage = "connect"
 		}
-		err.Attempts = append(err.Attempts, stage)
+		err.Attempts = append(err.Attempts, errs.Attempt{Transport: s.carrier(a.Path), Reason: a.Code, Err: a.Err})
 	}
 	return err
 }

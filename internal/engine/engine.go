@@ -74,6 +74,7 @@ type Engine struct {
 	answers    map[string]control.Handler   // by driver: what answers its exchanges; complete once open
 	notices    notices
 	counts     counts
+	failures   logLimit // of what is logged about failed requests
 }
 
 var errClosed = errs.New(errs.Closed, "use engine", "the engine is closed")

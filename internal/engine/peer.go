@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/tideway-io/tideway/errs"
 	"github.com/tideway-io/tideway/inspect"
 	"github.com/tideway-io/tideway/internal/control"
 	"github.com/tideway-io/tideway/internal/core"
@@ -60,7 +61,10 @@ func (p *peer) path(tr *opened) (*path, error) {
 		return q, nil
 	}
 	q = &path{peer: p, tr: tr}
-	p.shard.addPath(q)
+	if !p.shard.addPath(q) {
+		p.mu.Unlock()
+		return nil, errs.New(errs.Overloaded, "add path", "too many peers are connected; close segments that are not in use")
+	}
 	p.mu.paths = append(p.mu.paths, q)
 	p.mu.Unlock()
 	if !p.e.peers.revive(p) { // whoever closes the peers may have been here already

@@ -22,7 +22,8 @@ type shard struct {
 		spare   core.Actions // the arrays that it gave back
 		running bool
 		owners  owners
-		paths   []*path // by PathID
+		paths   map[core.PathID]*path
+		removed []core.PathID // the last ones, still in paths because an End may name them
 		timer   *time.Timer
 		wake    core.Time // when timer fires; core.Never: it does not
 	}
@@ -126,6 +127,7 @@ func newShard(e *Engine, number int, cfg core.Config) *shard {
 	cfg.Shard = number
 	s := &shard{e: e}
 	s.mu.core = core.NewShard(cfg)
+	s.mu.paths = make(map[core.PathID]*path)
 	s.mu.wake = core.Never
 	s.mu.timer = time.AfterFunc(time.Hour, s.tick)
 	s.mu.timer.Stop()
@@ -139,9 +141,19 @@ func (s *shard) look(id core.PathID, info *core.PathInfo) {
 	s.mu.core.Path(s.e.now(), id, info)
 }
 
+// maxRemoved bounds the removed paths that are remembered for their names.
+const maxRemoved = 256
+
 // removePath takes q out of the machine; what is on it ends.
 func (s *shard) removePath(q *path) {
 	q.close()
+	s.mu.Lock()
+	s.mu.removed = append(s.mu.removed, q.id)
+	if len(s.mu.removed) > maxRemoved {
+		delete(s.mu.paths, s.mu.removed[0])
+		s.mu.removed = s.mu.removed[1:]
+	}
+	s.mu.Unlock()
 	s.event(func(c *core.Shard, now core.Time, out *core.Actions) {
 		c.RemovePath(now, q.id, errs.Closed, errClosed, out)
 	})

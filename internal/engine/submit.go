@@ -158,8 +158,9 @@ func (e *Engine) cancel(ts []*transfer) {
 // finish ends t as the scheduler says.
 func (e *Engine) finish(t *transfer, s *shard, end *core.End) {
 	t.phase.Store(phaseEnded)
+	e.counts.attempts(end.Attempts)
 	if end.Code == errs.OK {
-		t.result = Result{Bytes: t.length, Transport: s.path(end.Path).tr.name}
+		t.result = Result{Bytes: t.length, Transport: s.carrier(end.Path)}
 		e.settle(t)
 		return
 	}
@@ -180,7 +181,10 @@ func (e *Engine) fail(t *transfer, err error) {
 func (e *Engine) over(t *transfer, err error) {
 	t.result = Result{Err: err}
 	e.counts.failed(errs.Of(err))
-	e.log.Warn("request failed", "op", t.op.String(), "target", t.targetName(), "offset", t.remote.Offset, "length", t.length, "err", err)
+	if e.failures.allow() {
+		e.log.Warn("request failed", "op", t.op.String(), "target", t.targetName(), "offset", t.remote.Offset,
+			"length", t.length, "err", err, "not_logged", e.failures.skipped())
+	}
 	e.settle(t)
 }
 
