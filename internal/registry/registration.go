@@ -26,14 +26,14 @@ type Registration struct {
 	// Bytes is memory of this process. The registry keeps the slice, so memory
 	// of Go's heap stays; anything else must stay mapped until Close returned.
 	Bytes []byte
-	// Addr and Length name memory that is no Go slice. It must be mapped, and
-	// stay so until Close returned; nothing can check that.
-	Addr   uintptr
-	Length uint64
-	// File is a file of Size bytes, and Source what identifies its content.
+	// Addr names memory of Length bytes that is no Go slice. It must be mapped,
+	// and stay so until Close returned; nothing can check that.
+	Addr uintptr
+	// File is a file of Length bytes, and Source what identifies its content.
 	File   transport.File
-	Size   uint64
 	Source segment.Source
+	// Length goes with Addr or File. Bytes have their own.
+	Length uint64
 
 	Location topology.Location // zero: "*" for memory, "file" for a file
 	Access   segment.Access    // zero: peers may do nothing
@@ -53,7 +53,7 @@ func (g *Registration) buffer() (*Buffer, error) {
 		return nil, err
 	}
 	if g.File != nil {
-		b.pub.Length, b.pub.Source, b.pub.Location = g.Size, g.Source, topology.File
+		b.pub.Length, b.pub.Source, b.pub.Location = g.Length, g.Source, topology.File
 		return b, nil
 	}
 	b.bytes = g.Bytes[:len(g.Bytes):len(g.Bytes)]
@@ -76,6 +76,9 @@ func (g *Registration) check() error {
 	if n := count(g.Bytes != nil, g.Addr != 0, g.File != nil); n != 1 {
 		return bad("%d of Bytes, Addr and File are set, want exactly one", n)
 	}
+	if g.Bytes != nil && g.Length != 0 && g.Length != uint64(len(g.Bytes)) {
+		return bad("%d Bytes and a Length of %d: want no Length", len(g.Bytes), g.Length)
+	}
 	if err := checkName(g.Name); err != nil {
 		return bad("name: %v", err)
 	}
@@ -97,8 +100,8 @@ func (g *Registration) check() error {
 	if g.Location != "" && g.Location != topology.File {
 		return bad("a file at location %q: want %q", g.Location, topology.File)
 	}
-	if g.Size > math.MaxInt64 {
-		return bad("a file of %d bytes: the limit is %d", g.Size, int64(math.MaxInt64))
+	if g.Length > math.MaxInt64 {
+		return bad("a file of %d bytes: the limit is %d", g.Length, int64(math.MaxInt64))
 	}
 	return nil
 }

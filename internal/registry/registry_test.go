@@ -62,15 +62,16 @@ func TestRegistrationRules(t *testing.T) {
 		"other location":      {Registration{Name: "a", Bytes: mem[200:400], Access: segment.RemoteRead, Location: "cpu:1"}, errs.Overlap, nil},
 		"a Free of its own":   {Registration{Name: "a", Bytes: mem[200:400], Access: segment.RemoteRead, Free: func() error { return nil }}, errs.Invalid, []string{"Free"}},
 		"taken name":          {Registration{Name: "a", Bytes: mem[600:700]}, errs.Invalid, []string{`"a"`}},
-		"file, taken name":    {Registration{Name: "a", File: noFile{}, Size: 5}, errs.Invalid, []string{`"a"`}},
+		"file, taken name":    {Registration{Name: "a", File: noFile{}, Length: 5}, errs.Invalid, []string{`"a"`}},
 		"file twice":          {Registration{Name: "empty", File: noFile{}}, errs.Invalid, nil},
 		"no memory":           {Registration{Bytes: mem[:0]}, errs.Invalid, []string{"length 0"}},
 		"address, no length":  {Registration{Addr: 4096}, errs.Invalid, []string{"length 0"}},
+		"two lengths":         {Registration{Bytes: mem[800:], Length: 10}, errs.Invalid, []string{"200", "10"}},
 		"nothing":             {Registration{Length: 10}, errs.Invalid, []string{"0 of"}},
 		"two things":          {Registration{Bytes: mem, File: noFile{}}, errs.Invalid, []string{"2 of"}},
 		"wraps around":        {Registration{Addr: math.MaxUint - 10, Length: 100}, errs.Overflow, nil},
 		"huge":                {Registration{Addr: 4096, Length: math.MaxUint64}, errs.Overflow, nil},
-		"huge file":           {Registration{File: noFile{}, Size: math.MaxUint64}, errs.Invalid, nil},
+		"huge file":           {Registration{File: noFile{}, Length: math.MaxUint64}, errs.Invalid, nil},
 		"unknown access":      {Registration{Bytes: mem[800:], Access: 8}, errs.Invalid, []string{"access(8)"}},
 		"bad location":        {Registration{Bytes: mem[800:], Location: "CPU0"}, errs.Invalid, []string{"CPU0"}},
 		"memory in a file":    {Registration{Bytes: mem[800:], Location: topology.File}, errs.Invalid, nil},
@@ -317,7 +318,7 @@ func TestPublished(t *testing.T) {
 	}})
 	register(t, r, Registration{Name: "z", Bytes: mem[500:600], Access: segment.RemoteRead, Location: "cpu:1"})
 	register(t, r, Registration{Name: "hidden", Bytes: mem[300:400]})
-	file := Registration{Name: "f2", File: noFile{}, Size: 7, Access: segment.RemoteRead, Source: segment.Source{Size: 7, Inode: 3}}
+	file := Registration{Name: "f2", File: noFile{}, Length: 7, Access: segment.RemoteRead, Source: segment.Source{Size: 7, Inode: 3}}
 	register(t, r, file)
 	file.Name = "f1"
 	b := register(t, r, file)
@@ -361,7 +362,7 @@ func TestFindAndNames(t *testing.T) {
 	}
 	a := register(t, r, Registration{Name: "a", Bytes: mem[10:20]})
 	b := register(t, r, Registration{Name: "b", Bytes: mem[20:30]})
-	register(t, r, Registration{Name: "f", File: noFile{}, Size: 5})
+	register(t, r, Registration{Name: "f", File: noFile{}, Length: 5})
 	for _, c := range []struct {
 		from, to int
 		want     *Buffer

@@ -258,7 +258,7 @@ func TestFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := open(t, New(), nil)
-	b, err := e.reg.Register(t.Context(), registry.Registration{File: f, Size: n, Access: segment.ReadWrite})
+	b, err := e.reg.Register(t.Context(), registry.Registration{File: f, Length: n, Access: segment.ReadWrite})
 	if err != nil {
 		t.Fatal(err)
 	}
