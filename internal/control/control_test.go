@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/tideway-io/tideway/errs"
+	"github.com/tideway-io/tideway/internal/testenv"
 	"github.com/tideway-io/tideway/internal/wire"
 	"github.com/tideway-io/tideway/segment"
 )
@@ -36,6 +37,7 @@ type rig struct {
 
 func serve(t *testing.T, opts ServerOptions) *rig {
 	t.Helper()
+	testenv.Leak(t)
 	if opts.Self.Incarnation == 0 {
 		opts.Self = selfB
 	}
@@ -88,17 +90,6 @@ func (r *rig) dial(t *testing.T, opts Options) *Peer {
 	}
 	t.Cleanup(func() { _ = p.Close() })
 	return p
-}
-
-// until polls a condition.
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !ok(); {
-		if time.Now().After(end) {
-			t.Fatalf("not within 10 s: %s", what)
-		}
-		time.Sleep(time.Millisecond)
-	}
 }
 
 func echo(_ context.Context, from segment.Incarnation, body []byte) ([]byte, error) {
@@ -199,7 +190,7 @@ func TestCallsAreBounded(t *testing.T) {
 					}
 				})
 			}
-			until(t, "two run", func() bool { return running.Load() == 2 })
+			testenv.Eventually(t, 10*time.Second, func() bool { return running.Load() == 2 }, "two run")
 			_, err := p.Call(t.Context(), "slow", nil)
 			var e *errs.Error
 			if !errors.As(err, &e) || e.Reason != errs.Overloaded || !e.Retryable {
@@ -228,7 +219,7 @@ func TestCallEndsWithItsContext(t *testing.T) {
 		_, err := p.Call(ctx, "slow", nil)
 		held <- err
 	}()
-	until(t, "the only slot is taken", func() bool { return len(p.slots) == 1 })
+	testenv.Eventually(t, 10*time.Second, func() bool { return len(p.slots) == 1 }, "the only slot is taken")
 	short, cancelShort := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancelShort()
 	if _, err := p.Call(short, "echo", nil); !errors.Is(err, context.DeadlineExceeded) {

@@ -17,12 +17,14 @@ import (
 
 	"github.com/tideway-io/tideway/errs"
 	"github.com/tideway-io/tideway/internal/mooncake"
+	"github.com/tideway-io/tideway/internal/testenv"
 	"github.com/tideway-io/tideway/segment"
 )
 
 // daemon serves handshake frames behind a loopback listener.
 func daemon(t *testing.T, opts MooncakeOptions) string {
 	t.Helper()
+	testenv.Leak(t)
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tideway-io/tideway/errs"
+	"github.com/tideway-io/tideway/internal/testenv"
 	"github.com/tideway-io/tideway/internal/wire"
 	"github.com/tideway-io/tideway/segment"
 )
@@ -232,7 +233,7 @@ func TestNotifyIsBounded(t *testing.T) {
 	for range maxOutstanding {
 		wg.Go(func() { _ = n.Send(context.Background(), "n", nil) })
 	}
-	until(t, "all are outstanding", func() bool { return in.Load() == maxOutstanding })
+	testenv.Eventually(t, 10*time.Second, func() bool { return in.Load() == maxOutstanding }, "all are outstanding")
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	if err := n.Send(ctx, "n", nil); !errors.Is(err, context.DeadlineExceeded) || in.Load() != maxOutstanding {

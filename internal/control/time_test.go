@@ -75,7 +75,7 @@ func mute(t *testing.T, deaf bool) DialFunc {
 			g := wire.Greeting{MinVersion: 1, MaxVersion: 1, From: 2}
 			_, _ = there.Write(appendFrame(nil, wire.Header{Type: wire.Welcome}, g.Append(nil), nil))
 			if deaf {
-				time.Sleep(time.Hour)
+				time.Sleep(time.Hour) // virtual time: the caller's bubble
 			}
 			_, _ = io.Copy(io.Discard, there)
 		}()

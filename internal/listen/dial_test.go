@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/tideway-io/tideway/errs"
+	"github.com/tideway-io/tideway/internal/testenv"
 )
 
 func addrs(list ...string) []netip.Addr {
@@ -233,7 +234,7 @@ func TestOutOfDescriptors(t *testing.T) {
 	_ = held[0].Close()
 	held = held[1:]
 	c := dial(t, l) // takes the last one, so that accept has none
-	until(t, "accept fails", func() bool { return log.count() > 0 })
+	testenv.Eventually(t, 10*time.Second, func() bool { return log.count() > 0 }, "accept fails")
 	release()
 	say(t, c, string(prefaceA[:]))
 	hear(t, c, "a")

@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/tideway-io/tideway/errs"
+	"github.com/tideway-io/tideway/internal/testenv"
 	"github.com/tideway-io/tideway/topology"
 )
 
@@ -28,6 +29,7 @@ var prefaceA = [8]byte{'A', 'A', 'A', 'A', 'A', 'A', 'A', 'A'}
 
 func open(t *testing.T, opts Options) *Listener {
 	t.Helper()
+	testenv.Leak(t)
 	l, err := Open(t.Context(), opts)
 	if err != nil {
 		t.Fatal(err)
@@ -46,17 +48,6 @@ func dial(t *testing.T, l *Listener) net.Conn {
 	t.Cleanup(func() { _ = c.Close() })
 	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
 	return c
-}
-
-// until polls a condition.
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !ok(); {
-		if time.Now().After(end) {
-			t.Fatalf("not within 10 s: %s", what)
-		}
-		time.Sleep(time.Millisecond)
-	}
 }
 
 // echo says who it is and gives back one byte.
@@ -114,7 +105,7 @@ func TestHandsOnByPreface(t *testing.T) {
 	c = dial(t, l)
 	say(t, c, "MOONCAKE")
 	hear(t, c, "MOONCAKE")
-	until(t, "no connection is left", func() bool { n, _ := l.Conns(); return n == 0 })
+	testenv.Eventually(t, 10*time.Second, func() bool { n, _ := l.Conns(); return n == 0 }, "no connection is left")
 }
 
 // TestStart: what comes before Start waits, and a second Start is nothing.
@@ -139,7 +130,7 @@ func TestSilentConnectionsEnd(t *testing.T) {
 	c := dial(t, l)
 	say(t, c, "AAAAAAA")
 	closed(t, c)
-	until(t, "it is forgotten", func() bool { n, h := l.Conns(); return n == 0 && h == 0 })
+	testenv.Eventually(t, 10*time.Second, func() bool { n, h := l.Conns(); return n == 0 && h == 0 }, "it is forgotten")
 }
 
 // TestHalfOpenLimit: silent connections push each other out and nobody else.
@@ -151,7 +142,7 @@ func TestHalfOpenLimit(t *testing.T) {
 	silent := make([]net.Conn, 10)
 	for i := range silent {
 		silent[i] = dial(t, l)
-		until(t, "it is accepted", func() bool { n, _ := l.Conns(); return n >= min(i+1, 3) })
+		testenv.Eventually(t, 10*time.Second, func() bool { n, _ := l.Conns(); return n >= min(i+1, 3) }, "it is accepted")
 	}
 	for _, c := range silent[:7] {
 		closed(t, c)
@@ -180,7 +171,7 @@ func TestConnectionLimit(t *testing.T) {
 	say(t, good[0], "x")
 	hear(t, good[0], "x")
 	closed(t, good[0])
-	until(t, "there is room again", func() bool { n, _ := l.Conns(); return n == 1 })
+	testenv.Eventually(t, 10*time.Second, func() bool { n, _ := l.Conns(); return n == 1 }, "there is room again")
 	c := dial(t, l)
 	say(t, c, string(prefaceA[:]))
 	hear(t, c, "a")
@@ -200,7 +191,7 @@ func TestStopAndClose(t *testing.T) {
 	c, silent := dial(t, l), dial(t, l)
 	say(t, c, string(prefaceA[:]))
 	running.Wait()
-	until(t, "the silent one is accepted", func() bool { n, _ := l.Conns(); return n == 2 })
+	testenv.Eventually(t, 10*time.Second, func() bool { n, _ := l.Conns(); return n == 2 }, "the silent one is accepted")
 	l.Stop()
 	l.Stop()
 	closed(t, silent)

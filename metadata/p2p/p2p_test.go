@@ -16,6 +16,7 @@ import (
 	"github.com/tideway-io/tideway/internal/control"
 	"github.com/tideway-io/tideway/internal/listen"
 	"github.com/tideway-io/tideway/internal/mooncake"
+	"github.com/tideway-io/tideway/internal/testenv"
 	"github.com/tideway-io/tideway/internal/wire"
 	"github.com/tideway-io/tideway/segment"
 )
@@ -36,6 +37,7 @@ func published(n int) *segment.Desc {
 // on one port.
 func engine(t *testing.T, d *segment.Desc) string {
 	t.Helper()
+	testenv.Leak(t)
 	l, err := listen.Open(t.Context(), listen.Options{})
 	if err != nil {
 		t.Fatal(err)
