@@ -22,13 +22,16 @@ type Store interface {
 // Watcher is a Store that reports changes.
 type Watcher interface {
 	// Watch calls changed with each new value of key, nil when it is deleted,
-	// until ctx ends. It starts with the present value.
+	// until ctx ends, whose error it returns. It starts with the present value,
+	// nil if there is none. A value that is replaced before changed returned may
+	// be left out; the last one never is.
 	Watch(ctx context.Context, key string, changed func(value []byte)) error
 }
 
 // Leaser is a Store whose values can end by themselves.
 type Leaser interface {
 	// PutLeased is Put of a value that the store drops when it was not renewed
-	// for ttl; it is renewed until ctx ends.
+	// for ttl. It returns when the value is there; it is renewed until ctx ends or
+	// another Put replaces it. The end of a lease drops only its own value.
 	PutLeased(ctx context.Context, key string, value []byte, ttl time.Duration) error
 }
