@@ -87,7 +87,9 @@ func (s *Shard) complete(now Time, c *transport.Completion, out *Actions) {
 	s.release(t, p, i, c.Code == errs.OK)
 	p.blocked = false
 	if c.Code != errs.OK {
+		pi, rail := sl.path, int(sl.rail)
 		s.failSlice(now, i, c, out)
+		s.silent(now, pi, Attempt{Path: s.paths[pi].id, Rail: rail, Code: c.Code, Err: c.Err}, out)
 		return
 	}
 	p.served = true
@@ -97,6 +99,14 @@ func (s *Shard) complete(now Time, c *transport.Completion, out *Actions) {
 	}
 	s.dropSlice(i)
 	s.settle(ti, out)
+}
+
+// silent gives up path pi if its only rail was found unresponsive: what waits
+// for it would only find out the same, one stall limit later.
+func (s *Shard) silent(now Time, pi uint32, a Attempt, out *Actions) {
+	if p := &s.paths[pi]; a.Code == errs.Unresponsive && p.state == Up && p.rails.Len() == 1 {
+		s.losePath(now, pi, a, out)
+	}
 }
 
 // release takes slice i, in flight until now, off its path and its transfer.

@@ -17,6 +17,9 @@ func (i *initiator) cancel(tags map[transport.Tag]struct{}) []transport.Completi
 	defer i.tx.Unlock()
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	if i.mu.dead {
+		return nil // down has them all
+	}
 	var done []transport.Completion
 	for _, st := range i.mu.streams {
 		if st == nil {
