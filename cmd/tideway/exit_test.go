@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/tideway-io/tideway/errs"
+)
+
+func TestExitCodes(t *testing.T) {
+	ctx := context.Background()
+	cut, cancel := context.WithCancelCause(ctx)
+	cancel(&signalError{syscall.SIGINT})
+	for _, c := range []struct {
+		ctx  context.Context
+		err  error
+		want int
+	}{
+		{ctx, nil, 0},
+		{cut, nil, 0},
+		{ctx, errors.New("some"), 1},
+		{ctx, usagef("wrong"), 2},
+		{ctx, errs.New(errs.OutOfRange, "x", "y"), 2},
+		{ctx, fmt.Errorf("open: %w", errs.New(errs.NotRegistered, "x", "y")), 3},
+		{ctx, &fs.PathError{Op: "open", Path: "x", Err: syscall.ENOENT}, 3},
+		{ctx, errs.New(errs.Refused, "x", "y"), 4},
+		{ctx, errs.New(errs.LaneLost, "x", "y"), 4},
+		{ctx, context.DeadlineExceeded, 4},
+		{ctx, errs.New(errs.Denied, "x", "y"), 5},
+		{ctx, syscall.EACCES, 5},
+		{ctx, &hinted{errs.New(errs.Checksum, "x", "y"), "do this"}, 6},
+		{ctx, errs.New(errs.Restarted, "x", "y"), 7},
+		{ctx, errs.New(errs.NoCredit, "x", "y"), 8},
+		{ctx, errs.New(errs.Busy, "x", "y"), 8},
+		{ctx, errs.New(errs.NoCommonTransport, "x", "y"), 9},
+		{ctx, errs.New(errs.PortInUse, "x", "y"), 10},
+		{ctx, errs.New(errs.Internal, "x", "y"), 1},
+		{ctx, errs.New(errs.Closed, "x", "y"), 1},
+		{cut, context.Canceled, 130},
+	} {
+		if got := exitCode(c.ctx, c.err); got != c.want {
+			t.Errorf("exitCode(%v) = %d; want %d", c.err, got, c.want)
+		}
+	}
+}
+
+// Every kind of failure that a user can do something about says what.
+func TestHints(t *testing.T) {
+	for _, c := range errs.Codes() {
+		err := errs.New(c, "get", "why")
+		code := exitCode(context.Background(), err)
+		if code >= exitUnreachable && code != exitUnsupported && hint(err) == "" {
+			t.Errorf("%v (exit %d) has no hint", err, code)
+		}
+	}
+	if got := hint(fmt.Errorf("outer: %w", &hinted{errors.New("x"), "do this"})); got != "do this" {
+		t.Errorf("hint %q", got)
+	}
+}
+
+// The documentation has the table that the command has.
+func TestExitCodesAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := map[int]string{}
+	for _, m := range regexp.MustCompile(`(?m)^\| (\d+) \| (.*) \|$`).FindAllStringSubmatch(string(text), -1) {
+		n, _ := strconv.Atoi(m[1])
+		rows[n] = m[2]
+	}
+	for _, m := range exitTable() {
+		if rows[m.code] != m.text {
+			t.Errorf("docs/operations.md says %q for %d; the command says %q", rows[m.code], m.code, m.text)
+		}
+		delete(rows, m.code)
+		if !strings.Contains(exitHelp(), m.text) {
+			t.Errorf("the help does not say %q", m.text)
+		}
+	}
+	if len(rows) > 0 {
+		t.Errorf("docs/operations.md has more: %v", rows)
+	}
+}
