@@ -23,7 +23,8 @@ type answers struct {
 	taken []readReq
 	held  []heldRange // payloads sent from registered memory
 	pins  []transport.Pin
-	big   []byte // a snapshot
+	big   []byte   // a snapshot
+	files [][]byte // frame buffers of the lane's filer
 }
 
 // heldRange is a payload in the plan that lies in registered memory: pinned for
@@ -45,6 +46,7 @@ func (t *target) fill() [][]byte {
 	}
 	t.snd.start()
 	t.controls()
+	t.sendFiles()
 	for t.answer() {
 	}
 	if !t.snd.busy() {
@@ -68,6 +70,10 @@ func (t *target) sent(n int) {
 		t.rcv.pools.putBig(t.plan.big)
 		t.plan.big = nil
 	}
+	for _, b := range t.plan.files {
+		t.filer.release(b)
+	}
+	t.plan.files = t.plan.files[:0]
 	t.snd.finish()
 }
 
@@ -110,7 +116,7 @@ func (t *target) something() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	m := &t.mu
-	return !m.dead && (m.reading|m.acking != 0 || m.beat || len(m.pongs)+len(m.fenced) > 0 || m.goaway != errs.OK || t.creditDue())
+	return !m.dead && (m.reading&^fileStreams|m.acking != 0 || m.beat || len(m.ready) > 0 || len(m.pongs)+len(m.fenced) > 0 || m.goaway != errs.OK || t.creditDue())
 }
 
 // controls plans the frames that are not Data.
@@ -179,10 +185,7 @@ func (t *target) answer() bool {
 	}
 	taken := t.plan.taken
 	first := st.reads.head - uint64(len(taken))
-	h := wire.Header{Type: wire.Data, Stream: st.id, Count: uint16(len(taken)), Seq: first, Meta: uint32(len(taken) * wire.OutcomeSize)}
-	if t.sums {
-		h.Flags = wire.FlagSums
-	}
+	h := t.dataHeader(st, first, len(taken))
 	head := t.snd.control(h)
 	if taken[0].desc.Length > snapLimit {
 		t.large(h, head, &taken[0])
@@ -192,6 +195,15 @@ func (t *target) answer() bool {
 	return true
 }
 
+// dataHeader is the header of a Data frame, but for its payload.
+func (t *target) dataHeader(st *inStream, first uint64, count int) wire.Header {
+	h := wire.Header{Type: wire.Data, Stream: st.id, Count: uint16(count), Seq: first, Meta: uint32(count * wire.OutcomeSize)}
+	if t.sums {
+		h.Flags = wire.FlagSums
+	}
+	return h
+}
+
 // take removes from one stream the Reads that the next Data frame answers: one
 // large one, or as many small ones as fit. Nil: nothing fits or waits.
 func (t *target) take() *inStream {
@@ -199,10 +211,10 @@ func (t *target) take() *inStream {
 	defer t.mu.Unlock()
 	s, m := &t.snd, &t.mu
 	t.plan.taken = t.plan.taken[:0]
-	if m.reading == 0 || t.plan.big != nil || s.slots() < 4 {
+	if m.reading&^fileStreams == 0 || t.plan.big != nil || s.slots() < 4 {
 		return nil
 	}
-	id := nextBit(m.reading, m.turn)
+	id := nextBit(m.reading&^fileStreams, m.turn)
 	st := m.streams[id]
 	room, budget := s.room()-frameRoom, planPayload-s.payload
 	for st.reads.len() > 0 && len(t.plan.taken) < takeMax {
@@ -219,9 +231,7 @@ func (t *target) take() *inStream {
 			break
 		}
 		t.plan.taken = append(t.plan.taken, q)
-		st.reads.pop()
-		m.ended.Slots++
-		m.ended.Bytes += uint64(size)
+		t.pop(st)
 		if size > snapLimit {
 			break
 		}
@@ -234,6 +244,13 @@ func (t *target) take() *inStream {
 	}
 	m.turn = id + 1
 	return st
+}
+
+// pop takes the oldest Read off a stream: its slot is free. The caller holds mu.
+func (t *target) pop(st *inStream) {
+	t.mu.ended.Slots++
+	t.mu.ended.Bytes += uint64(st.reads.at(st.reads.head).desc.Length)
+	st.reads.pop()
 }
 
 // pin resolves the range of a Read.

@@ -13,6 +13,7 @@ package tcp
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"sync"
@@ -47,6 +48,7 @@ func (*Driver) Open(_ context.Context, env transport.Env) (transport.Transport, 
 	}
 	t.in.lanes, t.in.greeting = map[laneID]*inbound{}, map[net.Conn]struct{}{}
 	t.out.endpoints = map[*Endpoint]struct{}{}
+	t.places = make(chan struct{}, allFiles)
 	t.look, t.closing, t.watched = make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
 	if err := env.Accept(wire.PrefaceData, t.serve); err != nil {
 		return nil, &errs.Error{Op: "open", Transport: name, Reason: errs.Of(err), Err: err}
@@ -60,12 +62,14 @@ type Transport struct {
 	env     transport.Env
 	log     *slog.Logger
 	pools   pools
+	places  chan struct{} // a token per frame buffer that holds a file's bytes
 	look    chan struct{} // to the watcher of inbound lanes
 	closing chan struct{} // ends it
 	watched chan struct{} // it has ended
 
 	in struct {
 		sync.Mutex
+		draining bool
 		lanes    map[laneID]*inbound
 		greeting map[net.Conn]struct{} // connections in handshake
 		count    int                   // connections, those in handshake included
@@ -75,6 +79,7 @@ type Transport struct {
 	out struct {
 		sync.Mutex
 		endpoints map[*Endpoint]struct{}
+		draining  bool
 		closed    bool
 	}
 }
@@ -105,9 +110,9 @@ func (t *Transport) Connect(ctx context.Context, peer *segment.Desc) (transport.
 	}
 	e := newEndpoint(t, peer)
 	t.out.Lock()
-	if t.out.closed {
+	if t.out.closed || t.out.draining {
 		t.out.Unlock()
-		return nil, &errs.Error{Op: "connect", Peer: peer.Addr, Transport: name, Stage: "connect", Reason: errs.Closed}
+		return nil, &errs.Error{Op: "connect", Peer: peer.Addr, Transport: name, Stage: "connect", Reason: errs.Draining, Detail: "this engine is shutting down"}
 	}
 	t.out.endpoints[e] = struct{}{}
 	t.out.Unlock()
@@ -116,6 +121,19 @@ func (t *Transport) Connect(ctx context.Context, peer *segment.Desc) (transport.
 		return nil, err
 	}
 	return e, nil
+}
+
+// Drain tells the initiators of inbound lanes to bring nothing new, and returns
+// when they have left or ctx has ended. From now on Connect and new lanes are
+// refused.
+func (t *Transport) Drain(ctx context.Context) error {
+	t.out.Lock()
+	t.out.draining = true
+	t.out.Unlock()
+	if left := t.sayGoodbye(ctx); left > 0 {
+		return &errs.Error{Op: "drain", Transport: name, Reason: errs.Draining, Detail: fmt.Sprintf("peers still have %d lanes open", left), Err: ctx.Err()}
+	}
+	return nil
 }
 
 // Close ends all endpoints that are still open, tells the initiators of inbound

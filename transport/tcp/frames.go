@@ -55,3 +55,12 @@ func skip(r *receiver, h *wire.Header) error {
 	r.expect(append(r.lens[:0], h.Payload), false)
 	return nil
 }
+
+// parseSums reads the n sums of a trailer.
+func parseSums(trailer []byte, n int) []uint64 {
+	sums := make([]uint64, n)
+	for k := range sums {
+		sums[k] = binary.LittleEndian.Uint64(trailer[k*wire.SumSize:])
+	}
+	return sums
+}

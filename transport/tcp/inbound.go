@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"context"
 	"maps"
 	"net"
 	"slices"
@@ -119,7 +120,7 @@ func (t *Transport) admit(c net.Conn, hello *wire.Greeting, full bool) (*inbound
 	t.in.Lock()
 	defer t.in.Unlock()
 	switch {
-	case t.in.closed:
+	case t.in.closed || t.in.draining:
 		return nil, errs.New(errs.Draining, "welcome", "the engine is shutting down")
 	case t.in.lanes[in.id] != nil:
 		return nil, errs.New(errs.Invalid, "welcome", "lane %d of session %x is open already", hello.Lane, hello.Session)
@@ -135,38 +136,57 @@ func (t *Transport) leave(in *inbound) {
 	t.in.Unlock()
 }
 
-// drainGrace is how long Close waits for initiators to finish and leave.
-const drainGrace = time.Second
+// closeGrace is how long Close waits for initiators to leave by themselves.
+const closeGrace = 200 * time.Millisecond
 
-// closeInbound tells the initiators of all inbound lanes to go, waits for them
-// a little, ends what is left, handshakes included, and waits for all
-// goroutines.
+// closeInbound ends the inbound lanes and the handshakes under way, and waits
+// for all goroutines.
 func (t *Transport) closeInbound() {
+	ctx, cancel := context.WithTimeout(context.Background(), closeGrace)
+	defer cancel()
+	t.sayGoodbye(ctx)
 	t.in.Lock()
 	t.in.closed = true
 	for c := range t.in.greeting {
 		_ = c.Close()
 	}
-	lanes := slices.Collect(maps.Values(t.in.lanes))
+	for _, in := range t.in.lanes {
+		in.lane.fail(errs.New(errs.Closed, "serve", "the engine is shutting down"))
+	}
 	t.in.Unlock()
-	for _, in := range lanes {
-		in.target.goaway(errs.Draining, drainGrace)
-		in.lane.post()
-	}
-	gone := make(chan struct{})
-	go func() { t.in.wg.Wait(); close(gone) }()
-	grace := time.NewTimer(drainGrace)
-	defer grace.Stop()
-	select {
-	case <-gone:
-	case <-grace.C:
-		for _, in := range lanes {
-			in.lane.fail(errs.New(errs.Closed, "serve", "the engine is shutting down"))
-		}
-		<-gone
-	}
+	t.in.wg.Wait()
 	close(t.closing)
 	<-t.watched
+}
+
+// sayGoodbye tells the initiators of inbound lanes to go, takes no new lanes, and
+// waits until they are gone or ctx has ended. It returns how many are left.
+func (t *Transport) sayGoodbye(ctx context.Context) (left int) {
+	t.in.Lock()
+	t.in.draining = true
+	lanes := slices.Collect(maps.Values(t.in.lanes))
+	t.in.Unlock()
+	grace := time.Duration(0)
+	if at, ok := ctx.Deadline(); ok {
+		grace = max(0, time.Until(at))
+	}
+	for _, in := range lanes {
+		in.target.goaway(errs.Draining, grace)
+		in.lane.post()
+	}
+	for _, in := range lanes {
+		select {
+		case <-in.lane.done:
+		case <-ctx.Done():
+			left++
+		}
+	}
+	return left
+}
+
+// failed reports what a file's system call returned.
+func (in *inbound) failed(op string, key uint32, err error) {
+	in.t.log.Debug("file", "transport", name, "op", op, "key", key, "err", err)
 }
 
 // goaway plans a Goaway frame.

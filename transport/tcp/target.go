@@ -37,11 +37,15 @@ type inStream struct {
 // target is the side of a lane that serves requests: a pure machine, driven by
 // a lane.
 type target struct {
-	memory transport.Memory
-	rx, tx *sync.Mutex // the lane's
-	sums   bool
-	note   requests
-	busy   atomic.Bool // the receiver waits for a file
+	memory  transport.Memory
+	rx, tx  *sync.Mutex // the lane's
+	sums    bool
+	note    requests
+	ending  <-chan struct{} // closed when the lane ends
+	post    func()          // has the lane send
+	places  chan struct{}   // the transport's tokens for frame buffers
+	busy    atomic.Bool     // the receiver waits for a file
+	partial atomic.Bool     // a frame buffer waits for the rest of its payload
 
 	rcv   receiver // guarded by the lane's rx
 	write struct { // the Write frame in hand; guarded by rx
@@ -51,26 +55,30 @@ type target struct {
 		pins  []transport.Pin // of the pieces from the receiver's on
 		base  int             // piece that pins[0] belongs to
 		bytes uint64
+		file  *fileWrite // what is in hand goes to files
 	}
-	reply bool // got found a reason to send; the receiver's
+	filer *filer // nil until there was a file; the receiver's
+	reply bool   // got found a reason to send; the receiver's
 
 	snd  sender // guarded by tx
 	plan answers
 	mu   struct {
 		sync.Mutex
-		streams [wire.MaxStreams]*inStream
-		reading uint64 // bit per stream with Reads to answer
-		acking  uint64 // bit per stream with Writes to acknowledge
-		turn    int
-		used    wire.Grant // what the peer has used of granted
-		granted wire.Grant
-		ended   wire.Grant // requests that no longer take a slot
-		pongs   []uint64
-		fenced  []fence
-		goaway  errs.Code // to send, OK: nothing
-		away    uint64    // milliseconds, for goaway
-		beat    bool      // say that this side is alive
-		dead    bool
+		streams  [wire.MaxStreams]*inStream
+		reading  uint64 // bit per stream with Reads to answer
+		acking   uint64 // bit per stream with Writes to acknowledge
+		turn     int
+		fileTurn int
+		ready    []*fileData // made by the worker, to be sent
+		used     wire.Grant  // what the peer has used of granted
+		granted  wire.Grant
+		ended    wire.Grant // requests that no longer take a slot
+		pongs    []uint64
+		fenced   []fence
+		goaway   errs.Code // to send, OK: nothing
+		away     uint64    // milliseconds, for goaway
+		beat     bool      // say that this side is alive
+		dead     bool
 	}
 }
 
@@ -79,6 +87,8 @@ type requests interface {
 	// fence ends a lane of a session of the same peer and then calls
 	// target.fenced. It is called with rx held and must not wait.
 	fence(f fence) error
+	// failed reports what a file's system call returned.
+	failed(op string, key uint32, err error)
 }
 
 // maxPongs bounds the Pings that wait for their answer.
@@ -177,7 +187,11 @@ func (t *target) beginRead(h *wire.Header, meta []byte) error {
 		st.reads.push(readReq{desc: wire.ParseDesc(meta[k*wire.DescSize:]), snap: h.Flags&wire.FlagSnapshot != 0})
 	}
 	t.mu.reading |= 1 << h.Stream
-	t.reply = true
+	if h.Stream.Kind() == wire.ToFile {
+		t.files().wake()
+	} else {
+		t.reply = true
+	}
 	return nil
 }
 
@@ -212,6 +226,9 @@ func (t *target) beginWrite(h *wire.Header, meta []byte) error {
 	if err != nil {
 		return err
 	}
+	if h.Stream.Kind() == wire.ToFile {
+		return t.beginFile(st, h, meta, bytes)
+	}
 	w := &t.write
 	w.st, w.descs, w.codes, w.bytes = st, w.descs[:0], w.codes[:0], bytes
 	lens := t.rcv.lens[:0]
@@ -232,6 +249,9 @@ func (t *target) dest(piece int) []byte {
 	w := &t.write
 	if w.st == nil {
 		return nil
+	}
+	if w.file != nil {
+		return w.file.data
 	}
 	if len(w.pins) == 0 {
 		w.base = piece
@@ -258,7 +278,7 @@ func (t *target) dest(piece int) []byte {
 // release is consumer.release.
 func (t *target) release(piece int) {
 	w := &t.write
-	if w.st == nil {
+	if w.st == nil || w.file != nil {
 		return
 	}
 	k := piece - w.base
@@ -280,12 +300,17 @@ func (t *target) end(h *wire.Header, trailer []byte) error {
 	if err != nil {
 		return err
 	}
+	if w.file != nil {
+		t.endFile(trailer, abort)
+		return nil
+	}
 	for k := range w.codes {
 		if w.codes[k] == errs.OK {
 			w.codes[k] = verdict(t.sums, trailer, k, t.rcv.sums[k], abort)
 		}
 	}
 	t.finish(w.st, w.codes, w.bytes)
+	t.reply = true
 	w.st = nil
 	return nil
 }
@@ -309,11 +334,13 @@ func (t *target) finish(st *inStream, codes []errs.Code, bytes uint64) {
 	st.ended += uint64(len(codes))
 	t.mu.ended.Bytes += bytes
 	t.mu.acking |= 1 << st.id
-	t.reply = true
 }
 
 // down is machine.down.
 func (t *target) down(error) {
+	if t.filer != nil {
+		t.filer.close()
+	}
 	t.rx.Lock()
 	defer t.rx.Unlock()
 	t.tx.Lock()
@@ -333,7 +360,7 @@ func (t *target) down(error) {
 // newTarget returns the machine of an inbound lane and ties the two together.
 func newTarget(in *inbound, sums bool) *target {
 	l := in.lane
-	t := &target{memory: in.t.env.Memory, rx: &l.rx, tx: &l.tx, sums: sums, note: in}
+	t := &target{memory: in.t.env.Memory, rx: &l.rx, tx: &l.tx, sums: sums, note: in, ending: l.closing, post: l.post, places: in.t.places}
 	t.rcv = receiver{to: t, pools: &in.t.pools}
 	t.snd = sender{pools: &in.t.pools}
 	t.mu.granted = wire.Grant{Slots: windowSlots, Bytes: windowBytes}

@@ -182,7 +182,8 @@ func (i *initiator) ping() uint64 {
 
 // The watch over inbound lanes, one for the transport. A lane from which nothing
 // came for three times StallTimeout, at least 30 s, is dropped: initiators send
-// something every 10 s. So is one that has taken nothing of what waits for it
+// something every 10 s. After StallTimeout it is if a frame buffer for a file
+// waits for it, because others may need that. So is one that has taken nothing of what waits for it
 // for StallTimeout. A lane whose receiver waits for a file sends a sign of life
 // instead of answering pings.
 const minIdle = 30 * time.Second
@@ -222,15 +223,15 @@ func (t *Transport) lookInbound(now time.Time) time.Duration {
 		}
 		s.heard, s.out, s.waiting = heard, out, blocked
 		busy := in.target.busy.Load()
-		if busy || blocked {
+		if busy || blocked || in.target.partial.Load() {
 			next = min(next, max(stall/8, minTick))
 		}
 		switch {
 		case busy:
 			s.since = now
 			beat = append(beat, in)
-		case now.Sub(s.since) >= t.idleLimit():
-			in.lane.fail(errs.New(errs.Unresponsive, "serve", "nothing came for %v", t.idleLimit()))
+		case now.Sub(s.since) >= t.idleLimit(), in.target.partial.Load() && now.Sub(s.since) >= stall:
+			in.lane.fail(errs.New(errs.Unresponsive, "serve", "nothing came for %v", now.Sub(s.since)))
 		case now.Sub(in.stuck) >= stall:
 			in.lane.fail(errs.New(errs.Unresponsive, "serve", "the peer took no answer for %v (StallTimeout)", stall))
 		}
