@@ -140,15 +140,18 @@ func Codes() []Code {
 	return out
 }
 
-// Of returns the code of err: that of the outermost *Error in its chain, else
-// that of the sentinel that it matches, else Internal. Of(nil) is OK.
+// Of returns the code of err: that of the outermost *Error in its chain that has
+// a reason, else that of the sentinel that it matches, else Internal. Of(nil) is
+// OK.
 func Of(err error) Code {
 	if err == nil {
 		return OK
 	}
 	var e *Error
-	if errors.As(err, &e) && e.Reason != OK {
-		return e.Reason
+	for cause := err; errors.As(cause, &e); cause = e.Err {
+		if e.Reason != OK {
+			return e.Reason
+		}
 	}
 	for i, k := range kinds {
 		if k != nil && errors.Is(err, k) {
@@ -197,13 +200,17 @@ func (e *Error) Error() string {
 	if b.Len() > 0 {
 		b.WriteString(": ")
 	}
-	b.WriteString(strings.ReplaceAll(e.Reason.String(), "_", " "))
+	var parts []string
+	if e.Reason != OK {
+		parts = append(parts, strings.ReplaceAll(e.Reason.String(), "_", " "))
+	}
 	if e.Detail != "" {
-		b.WriteString(": " + e.Detail)
+		parts = append(parts, e.Detail)
 	}
 	if e.Err != nil && e.Err != e.Reason.Kind() {
-		b.WriteString(": " + e.Err.Error())
+		parts = append(parts, e.Err.Error())
 	}
+	b.WriteString(strings.Join(parts, ": "))
 	if e.InDoubt {
 		b.WriteString(" (in doubt: the remote range may still change)")
 	}
