@@ -32,8 +32,9 @@ type spec struct {
 }
 
 type targetConfig struct {
-	Listen, Advertise string
-	StallTimeout      time.Duration
+	Listen, Advertise, Interface string
+	StallTimeout                 time.Duration
+	Lanes                        int
 }
 
 type targetBuffer struct {
@@ -64,7 +65,10 @@ func serveTarget(in string, stdin io.Reader, stdout io.Writer) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	e, err := tideway.Open(ctx, tideway.Config{Listen: s.Config.Listen, Advertise: s.Config.Advertise, StallTimeout: s.Config.StallTimeout})
+	e, err := tideway.Open(ctx, tideway.Config{
+		Listen: s.Config.Listen, Advertise: s.Config.Advertise, Interface: s.Config.Interface,
+		StallTimeout: s.Config.StallTimeout, Lanes: s.Config.Lanes,
+	})
 	if err != nil {
 		return err
 	}
@@ -86,7 +90,7 @@ func serveTarget(in string, stdin io.Reader, stdout io.Writer) error {
 		select {
 		case line, ok := <-lines:
 			if !ok {
-				return e.Close()
+				return tg.close()
 			}
 			fmt.Fprintln(stdout, tg.answer(strings.Fields(line)))
 		case <-ctx.Done():
@@ -101,6 +105,7 @@ func serveTarget(in string, stdin io.Reader, stdout io.Writer) error {
 type targetProcess struct {
 	e       *tideway.Engine
 	buffers map[string]*tideway.Buffer
+	crowd   []*tideway.Engine // see netCommand
 }
 
 func (tg *targetProcess) add(b targetBuffer) error {
@@ -116,7 +121,8 @@ func (tg *targetProcess) add(b targetBuffer) error {
 }
 
 // answer carries out one command: alloc NAME SIZE, close NAME, poison NAME,
-// verify NAME RUN ROUND OFFSET LENGTH, byte NAME OFFSET, receive.
+// verify NAME RUN ROUND OFFSET LENGTH, byte NAME OFFSET, receive; and those of
+// netCommand.
 func (tg *targetProcess) answer(f []string) string {
 	num := func(i int) uint64 { n, _ := strconv.ParseUint(f[i], 0, 64); return n }
 	fail := func(err error) string {
@@ -149,12 +155,16 @@ func (tg *targetProcess) answer(f []string) string {
 		}
 		return "ok " + n.Name + " " + string(n.Body)
 	}
-	return "error unknown command"
+	out, err := tg.netCommand(f)
+	if err != nil {
+		return fail(err)
+	}
+	return out
 }
 
 // target is a target process as the test sees it.
 type target struct {
-	t      *testing.T
+	t      testing.TB
 	cmd    *exec.Cmd
 	in     io.WriteCloser
 	out    *bufio.Reader
@@ -164,13 +174,20 @@ type target struct {
 }
 
 // startTarget starts a target process; it is ended with the test.
-func startTarget(t *testing.T, s spec) *target {
+func startTarget(t testing.TB, s spec) *target {
+	t.Helper()
+	return startTargetBy(t, s)
+}
+
+// startTargetBy is startTarget behind the words of a command that runs another.
+func startTargetBy(t testing.TB, s spec, by ...string) *target {
 	t.Helper()
 	in, err := json.Marshal(s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(os.Args[0])
+	by = append(by, os.Args[0])
+	cmd := exec.Command(by[0], by[1:]...)
 	cmd.Env = append(os.Environ(), targetEnv+"="+string(in))
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
