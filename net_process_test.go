@@ -48,6 +48,7 @@ func startIn(t testing.TB, h *testenv.Host, s spec) *target {
 //	reason                             why its address is advertised
 //	open ADDR                          open a segment
 //	pull ADDR NAME RUN ROUND LENGTH    read from a peer, and verify
+//	limit N                            let it open N more descriptors
 //	crowd N SIZE                       open N more engines with a buffer "kv" each, and name them
 //	reopen I SIZE                      close the crowd's engine I and open another at its address
 func (tg *targetProcess) netCommand(f []string) (string, error) {
@@ -62,6 +63,8 @@ func (tg *targetProcess) netCommand(f []string) (string, error) {
 		return "ok", err
 	case "pull":
 		return "ok", pull(ctx, tg.e, f[1], f[2], testenv.KeyOf(num(3), num(4)), num(5))
+	case "limit":
+		return "ok", limitFiles(mostFiles() + int(num(1)))
 	case "crowd":
 		var addrs []string
 		for range num(1) {
