@@ -152,31 +152,60 @@ func spaced(name string) string {
 // checkSleep looks for time.Sleep in tests. It may stand in a synctest bubble,
 // where time is not real, or on or below a line whose comment says why.
 func checkSleep(m *Module, found func(token.Pos, string, string)) {
-	m.eachFile(func(p *Package, f *File) {
-		if !f.Test {
-			return
-		}
-		excused := map[int]bool{}
-		for _, g := range f.Comments {
-			if t := g.Text(); strings.HasPrefix(t, "real time: ") || strings.HasPrefix(t, "virtual time: ") {
-				line := m.Fset.Position(g.End()).Line
-				excused[line], excused[line+1] = true, true
+	for _, p := range m.Packages {
+		bubbles := bubblesOf(p)
+		for _, f := range p.Files {
+			if !f.Test {
+				continue
 			}
-		}
-		ast.Inspect(f.File, func(n ast.Node) bool {
-			c, ok := n.(*ast.CallExpr)
-			if !ok {
+			excused := m.excusedLines(f)
+			ast.Inspect(f.File, func(n ast.Node) bool {
+				c, ok := n.(*ast.CallExpr)
+				if !ok {
+					return true
+				}
+				if id, ok := c.Fun.(*ast.Ident); ok && bubbles[id.Name] || isCall(c, "synctest", "Test") {
+					return false
+				}
+				if isCall(c, "time", "Sleep") && !excused[m.Fset.Position(c.Pos()).Line] {
+					found(c.Pos(), f.Name, "time.Sleep in a test: wait for a condition (testenv.Eventually), use synctest, or say why in a comment: // real time: …")
+				}
 				return true
+			})
+		}
+	}
+}
+
+// bubblesOf returns the package's own functions that run their argument in a
+// synctest bubble.
+func bubblesOf(p *Package) map[string]bool {
+	bubbles := map[string]bool{}
+	for _, f := range p.Files {
+		for _, d := range f.Decls {
+			fn, ok := d.(*ast.FuncDecl)
+			if !ok || !f.Test || strings.HasPrefix(fn.Name.Name, "Test") {
+				continue
 			}
-			switch {
-			case isCall(c, "synctest", "Test"):
-				return false
-			case isCall(c, "time", "Sleep") && !excused[m.Fset.Position(c.Pos()).Line]:
-				found(c.Pos(), f.Name, "time.Sleep in a test: wait for a condition (testenv.Eventually), use synctest, or say why in a comment: // real time: …")
-			}
-			return true
-		})
-	})
+			ast.Inspect(fn, func(n ast.Node) bool {
+				c, ok := n.(*ast.CallExpr)
+				bubbles[fn.Name.Name] = bubbles[fn.Name.Name] || ok && isCall(c, "synctest", "Test")
+				return true
+			})
+		}
+	}
+	return bubbles
+}
+
+// excusedLines returns the lines on or below a comment that says which time.
+func (m *Module) excusedLines(f *File) map[int]bool {
+	lines := map[int]bool{}
+	for _, g := range f.Comments {
+		if t := g.Text(); strings.HasPrefix(t, "real time: ") || strings.HasPrefix(t, "virtual time: ") {
+			line := m.Fset.Position(g.End()).Line
+			lines[line], lines[line+1] = true, true
+		}
+	}
+	return lines
 }
 
 func isCall(c *ast.CallExpr, pkg, name string) bool {

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 )
 
@@ -38,7 +37,10 @@ func CheckText(dir string) (out []Finding, err error) {
 		if err != nil {
 			return err
 		}
-		if d.IsDir() && slices.Contains([]string{".git", "bin"}, rel) {
+		if rel == ".git" && !d.IsDir() { // a worktree's
+			return nil
+		}
+		if rel == ".git" || rel == "bin" {
 			return fs.SkipDir
 		}
 		if info, err := d.Info(); err != nil || !d.Type().IsRegular() || info.Size() > textMax {
