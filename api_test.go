@@ -13,9 +13,9 @@ import (
 	"testing"
 	"testing/iotest"
 	"time"
-	"unsafe"
 
 	"github.com/tideway-io/tideway"
+	offheap "github.com/tideway-io/tideway/internal/mem"
 	"github.com/tideway-io/tideway/internal/testenv"
 	"github.com/tideway-io/tideway/metadata/memory"
 	"github.com/tideway-io/tideway/segment"
@@ -143,8 +143,7 @@ func TestAbsoluteAddresses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr := uintptr(unsafe.Pointer(&mem[0]))
-	late, err := owner.RegisterAddr(addr, 1<<16, tideway.BufferOptions{Access: segment.ReadWrite})
+	late, err := owner.RegisterAddr(offheap.Addr(mem), 1<<16, tideway.BufferOptions{Access: segment.ReadWrite})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tideway-io/tideway/inspect"
 	"github.com/tideway-io/tideway/internal/engine"
+	"github.com/tideway-io/tideway/metadata/p2p"
 	"github.com/tideway-io/tideway/segment"
 	"github.com/tideway-io/tideway/topology"
 	"github.com/tideway-io/tideway/transport/all"
@@ -25,7 +26,8 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 		drivers = all.Drivers()
 	}
 	e, err := engine.Open(ctx, engine.Config{
-		Listen: cfg.Listen, PortFallback: cfg.PortFallback, Advertise: cfg.Advertise, Interface: cfg.Interface,
+		Discover: p2p.Fetch,
+		Listen:   cfg.Listen, PortFallback: cfg.PortFallback, Advertise: cfg.Advertise, Interface: cfg.Interface,
 		Name: cfg.Name, Metadata: cfg.Metadata, Drivers: drivers, Transports: cfg.Transports,
 		StallTimeout: cfg.StallTimeout, ConnectTimeout: cfg.ConnectTimeout, DrainTimeout: cfg.DrainTimeout,
 		MaxRequests: cfg.MaxRequests, MaxBytes: cfg.MaxBytes, Retries: cfg.Retries, Lanes: cfg.Lanes,

@@ -1,10 +1,12 @@
 package engine
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math"
+	"net"
 	"slices"
 	"strings"
 	"time"
@@ -12,12 +14,20 @@ import (
 	"github.com/tideway-io/tideway/errs"
 	"github.com/tideway-io/tideway/internal/wire"
 	"github.com/tideway-io/tideway/metadata"
+	"github.com/tideway-io/tideway/segment"
 	"github.com/tideway-io/tideway/transport"
 )
 
-// Config is the facade's configuration with the drivers filled in; the facade
-// documents the fields.
+// Discover asks the engine at addr for its descriptor. It is handed how to dial,
+// the asker's own descriptor, and how to fetch the buffers of a long one.
+type Discover func(ctx context.Context, dial func(ctx context.Context, addr string) (net.Conn, error), addr string,
+	own *segment.Desc, pages func(ctx context.Context, d *segment.Desc, buffers int) error) (*segment.Desc, error)
+
+// Config is the facade's configuration with the drivers and the discovery filled
+// in; the facade documents the other fields.
 type Config struct {
+	Discover Discover // used without Metadata
+
 	Listen           string
 	PortFallback     bool
 	Advertise        string

@@ -8,7 +8,6 @@ import (
 
 	"github.com/tideway-io/tideway/errs"
 	"github.com/tideway-io/tideway/internal/mooncake"
-	"github.com/tideway-io/tideway/metadata/p2p"
 	"github.com/tideway-io/tideway/segment"
 )
 
@@ -64,7 +63,7 @@ func hostID() string {
 // lookup gets a peer's descriptor: from the store, or from the peer itself.
 func (e *Engine) lookup(ctx context.Context, name segment.Name) (*segment.Desc, error) {
 	if e.cfg.Metadata == nil {
-		return p2p.Fetch(ctx, e.dialer.Dial, string(name), e.bareDesc(), e.fetchPages)
+		return e.cfg.Discover(ctx, e.dialer.Dial, string(name), e.bareDesc(), e.fetchPages)
 	}
 	value, err := e.cfg.Metadata.Get(ctx, keyPrefix+string(name))
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 
 // Pages fills in the buffers of a descriptor that was published without them,
 // because there are that many. It asks the peer at d.Addr.
-type Pages func(ctx context.Context, d *segment.Desc, buffers int) error
+type Pages = func(ctx context.Context, d *segment.Desc, buffers int) error
 
 // Fetch asks the engine at addr for its descriptor, by Mooncake's handshake
 // frame, which both kinds of engine answer. own is the caller's descriptor, which
