@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -63,14 +64,19 @@ func (s trims) Get(ctx context.Context, k string) ([]byte, error) {
 
 type aliases struct {
 	*memory.Store
+	mu   sync.Mutex
 	kept map[string][]byte
 }
 
 func (s *aliases) Put(ctx context.Context, k string, v []byte) error {
+	s.mu.Lock()
 	s.kept[k] = v
+	s.mu.Unlock()
 	return s.Store.Put(ctx, k, v)
 }
 func (s *aliases) Get(ctx context.Context, k string) ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if v, ok := s.kept[k]; ok && k == "k" && string(v) != "v" {
 		return v, nil
 	}
