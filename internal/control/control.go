@@ -26,6 +26,9 @@ const (
 	maxWaiting = 16            // frames that wait to be written on one connection
 )
 
+// greetTimeout bounds a greeting, on both sides.
+const greetTimeout = 5 * time.Second
+
 // Self is who an engine tells its peers it is.
 type Self struct {
 	Incarnation segment.Incarnation

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -57,7 +58,7 @@ func Dial(ctx context.Context, dial DialFunc, addr string, self Self, expect seg
 	p.opts.StallTimeout = or(opts.StallTimeout, 10*time.Second)
 	p.slots = make(chan struct{}, or(opts.MaxCalls, 128))
 	p.mu.pending = make(map[wait]chan<- frame)
-	_ = conn.SetDeadline(time.Now().Add(p.opts.StallTimeout))
+	_ = conn.SetDeadline(time.Now().Add(min(p.opts.StallTimeout, greetTimeout)))
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	p.greeting, err = greet(conn, addr, self, expect)
 	if !stop() && err == nil {
@@ -107,6 +108,7 @@ func greet(conn net.Conn, addr string, self Self, expect segment.Incarnation) (w
 	return g, nil
 }
 
+// unanswered is the error of a greeting that did not come to its end.
 func unanswered(addr string, err error) error {
 	var e *errs.Error
 	if errors.As(err, &e) {
@@ -114,10 +116,14 @@ func unanswered(addr string, err error) error {
 		c.Peer = addr
 		return &c
 	}
-	return &errs.Error{
+	e = &errs.Error{
 		Op: "greet", Peer: addr, Stage: "connect", Reason: errs.Unreachable, Err: err, Retryable: true,
 		Detail: "connected, but no welcome came; check that a Tideway engine listens there",
 	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		e.Reason, e.Detail = errs.Unresponsive, "connected, but no welcome came in time; the peer hangs, or something else listens there"
+	}
+	return e
 }
 
 func selfDial(addr string) *errs.Error {

@@ -58,7 +58,7 @@ type Server struct {
 
 // NewServer returns a server; Serve it connections, and Close it.
 func NewServer(opts ServerOptions) *Server {
-	opts.GreetTimeout = or(opts.GreetTimeout, 5*time.Second)
+	opts.GreetTimeout = or(opts.GreetTimeout, greetTimeout)
 	opts.IdleTimeout = or(opts.IdleTimeout, time.Minute)
 	opts.CallTimeout = or(opts.CallTimeout, 30*time.Second)
 	opts.MaxPerPeer = or(opts.MaxPerPeer, 32)

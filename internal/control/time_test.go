@@ -107,6 +107,21 @@ func TestSilentPeerIsUnresponsive(t *testing.T) {
 	}
 }
 
+// TestNoWelcome: a peer that was stopped before it could greet is unresponsive.
+func TestNoWelcome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dial := func(context.Context, string) (net.Conn, error) {
+			here, there := net.Pipe()
+			go func() { _, _ = io.Copy(io.Discard, there) }()
+			return here, nil
+		}
+		start := time.Now()
+		if _, err := Dial(t.Context(), dial, "b:1", selfA, 2, Options{}); errs.Of(err) != errs.Unresponsive || time.Since(start) != 5*time.Second {
+			t.Errorf("%v after %v", err, time.Since(start))
+		}
+	})
+}
+
 // TestTrickleIsLife: an answer that takes longer than the stall timeout, byte
 // by byte, is not silence.
 func TestTrickleIsLife(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
 	"time"
 
 	"github.com/tideway-io/tideway/errs"
@@ -45,17 +46,36 @@ func Fetch(ctx context.Context, dial func(ctx context.Context, addr string) (net
 	return d, nil
 }
 
-// answerTimeout bounds an answer where ctx does not.
-const answerTimeout = 30 * time.Second
+// silence is how long the peer may be silent: a real Mooncake engine serves one
+// connection at a time, each for up to five seconds. whole bounds an answer.
+const (
+	silence = 10 * time.Second
+	whole   = time.Minute
+)
+
+// patient is a connection whose reads end after silence, and all together at end.
+type patient struct {
+	net.Conn
+	end time.Time
+}
+
+func (p patient) Read(b []byte) (int, error) {
+	at := time.Now().Add(silence)
+	if at.After(p.end) {
+		at = p.end
+	}
+	_ = p.SetReadDeadline(at)
+	return p.Conn.Read(b)
+}
 
 func ask(ctx context.Context, conn net.Conn, body []byte) (*segment.Desc, int, error) {
-	_ = conn.SetDeadline(time.Now().Add(answerTimeout))
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
+	_ = conn.SetWriteDeadline(time.Now().Add(silence))
 	if _, err := conn.Write(mooncake.AppendFrame(nil, mooncake.Metadata, body)); err != nil {
 		return nil, 0, err
 	}
-	f, err := mooncake.ReadFrame(conn, mooncake.MaxLimit)
+	f, err := mooncake.ReadFrame(patient{conn, time.Now().Add(whole)}, mooncake.MaxLimit)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -72,6 +92,9 @@ func explain(ctx context.Context, addr string, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		e.Reason, e.Err = errs.Of(ctx.Err()), context.Cause(ctx)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		e.Reason, e.Retryable = errs.Unresponsive, true
+		e.Detail = "connected, but silent for " + silence.String() + ", or not done after " + whole.String()
 	case errors.As(err, &typed) && typed.Reason != errs.Unreachable:
 		e.Reason, e.Retryable = typed.Reason, typed.Retryable
 	default:

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -142,6 +143,37 @@ func TestFetchErrors(t *testing.T) {
 	}
 	if _, err := Fetch(t.Context(), nil, "peer:1", &segment.Desc{}, nil); !errors.Is(err, errs.ErrInvalid) {
 		t.Error("own descriptor without a name:", err)
+	}
+}
+
+// TestSlowPeers: ten seconds of silence end it, and so does a minute in all.
+func TestSlowPeers(t *testing.T) {
+	frame := mooncake.AppendFrame(nil, mooncake.Metadata, []byte(`{"name":"n","protocol":"tcp"}`))
+	for name, c := range map[string]struct {
+		every, want time.Duration
+		code        errs.Code
+	}{
+		"silent": {time.Hour, silence, errs.Unresponsive}, "trickling": {9 * time.Second, whole, errs.Unresponsive},
+		"slow": {time.Second, time.Duration(len(frame)) * time.Second, errs.OK},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				start := time.Now()
+				peer := play(func(c2 net.Conn) {
+					go func() { _, _ = io.Copy(io.Discard, c2) }()
+					for _, b := range frame {
+						time.Sleep(c.every) // virtual time: the bubble's
+						if _, err := c2.Write([]byte{b}); err != nil {
+							return
+						}
+					}
+				})
+				if _, err := Fetch(t.Context(), peer, "peer:1", own, nil); errs.Of(err) != c.code || time.Since(start) != c.want {
+					t.Errorf("%v after %v, want %v after %v", err, time.Since(start), c.code, c.want)
+				}
+				time.Sleep(2 * time.Hour) // virtual time: the bubble's
+			})
+		})
 	}
 }
 
