@@ -9,25 +9,31 @@ import (
 
 // Batch is a set of requests that are submitted and waited on together. Within
 // it there is no order. Add may be called from several goroutines.
-type Batch struct{ b *engine.Batch }
+type Batch struct {
+	e *Engine
+	b *engine.Batch
+}
 
 // Result is how one request ended.
 type Result = engine.Result
 
 // NewBatch returns an empty batch that takes requests until it is sealed.
-func (e *Engine) NewBatch() *Batch { return &Batch{e.e.NewBatch()} }
+func (e *Engine) NewBatch() *Batch { return &Batch{e, e.e.NewBatch()} }
 
 // Add submits requests as part of the batch, all or none, like Submit.
 func (b *Batch) Add(ctx context.Context, reqs ...Request) error {
-	var few [16]engine.Request
-	inner := few[:0]
-	if len(reqs) > len(few) {
-		inner = make([]engine.Request, 0, len(reqs))
+	inner, _ := b.e.requests.Get().(*[]engine.Request)
+	if inner == nil {
+		inner = new([]engine.Request)
 	}
 	for i := range reqs {
-		inner = append(inner, reqs[i].inner())
+		*inner = append(*inner, reqs[i].inner())
 	}
-	return b.b.Add(ctx, inner)
+	err := b.b.Add(ctx, *inner)
+	clear(*inner)
+	*inner = (*inner)[:0]
+	b.e.requests.Put(inner)
+	return err
 }
 
 // Seal says that no more requests will be added, so that the batch can be done.

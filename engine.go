@@ -3,6 +3,7 @@ package tideway
 import (
 	"context"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/tideway-io/tideway/inspect"
@@ -16,7 +17,10 @@ import (
 // Engine is one transfer engine: a segment that peers can open, and a way to
 // read and write theirs. Its methods are safe for concurrent use; engines in
 // one process are independent.
-type Engine struct{ e *engine.Engine }
+type Engine struct {
+	e        *engine.Engine
+	requests sync.Pool // of *[]engine.Request
+}
 
 // Open starts an engine. Ctx bounds the start only. All that is wrong with cfg
 // is reported at once.
@@ -37,7 +41,7 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Engine{e}, nil
+	return &Engine{e: e}, nil
 }
 
 // Name returns the name that peers open: the advertised host:port, or

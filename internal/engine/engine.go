@@ -65,6 +65,7 @@ type Engine struct {
 	local      *registry.Registry
 	remotes    *registry.Remotes
 	transports transports
+	scratch    sync.Pool            // of *scratch
 	candidates []selector.Candidate // all configured drivers; does not change once open
 	admission  admission
 	shards     []*shard

@@ -95,13 +95,18 @@ func (t *transfer) home() *shard {
 	return t.remote.Segment.now().peer.shard
 }
 
+// scratch is what scheduling one call needs; the arrays are used again.
+type scratch struct {
+	specs []core.Transfer
+	ready []*transfer
+	ids   []core.TransferID
+}
+
 // schedule routes transfers and hands those that can go to sh.
 func (e *Engine) schedule(sh *shard, ts []*transfer) {
-	var fewSpecs [32]core.Transfer
-	var fewReady [32]*transfer
-	specs, ready := fewSpecs[:0], fewReady[:0]
-	if len(ts) > len(fewSpecs) {
-		specs, ready = make([]core.Transfer, 0, len(ts)), make([]*transfer, 0, len(ts))
+	w, _ := e.scratch.Get().(*scratch)
+	if w == nil {
+		w = new(scratch)
 	}
 	for _, t := range ts {
 		spec, err := t.route(e)
@@ -111,29 +116,26 @@ func (e *Engine) schedule(sh *shard, ts []*transfer) {
 		case err != nil:
 			e.fail(t, err)
 		default:
-			specs, ready = append(specs, spec), append(ready, t)
+			w.specs, w.ready, w.ids = append(w.specs, spec), append(w.ready, t), append(w.ids, 0)
 		}
 	}
-	if len(ready) > 0 {
-		sh.submit(specs, ready)
+	if len(w.ready) > 0 {
+		sh.submit(w)
 	}
+	clear(w.ready)
+	w.specs, w.ready, w.ids = w.specs[:0], w.ready[:0], w.ids[:0]
+	e.scratch.Put(w)
 }
 
 // submit gives transfers to the machine.
-func (s *shard) submit(specs []core.Transfer, ts []*transfer) {
-	var few [32]core.TransferID
-	ids := few[:0]
-	if len(ts) > len(few) {
-		ids = make([]core.TransferID, 0, len(ts))
-	}
-	ids = ids[:len(ts)]
+func (s *shard) submit(w *scratch) {
 	s.event(func(c *core.Shard, now core.Time, out *core.Actions) {
-		for i, t := range ts {
-			specs[i].Owner = s.mu.owners.add(t)
+		for i, t := range w.ready {
+			w.specs[i].Owner = s.mu.owners.add(t)
 		}
-		c.Submit(now, specs, ids, out)
-		for i, t := range ts {
-			t.id, t.shard = ids[i], s
+		c.Submit(now, w.specs, w.ids, out)
+		for i, t := range w.ready {
+			t.id, t.shard = w.ids[i], s
 			t.phase.Store(phaseScheduled)
 		}
 	})
