@@ -41,7 +41,7 @@ func rounds(tb testing.TB, n, size int) func() {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { _ = tr.Close() })
-	tr.(*Transport).pool.max = 1 // tally counts without a lock
+	tr.(*Transport).large.max = 1 // tally counts without a lock
 	b, err := reg.Register(tb.Context(), registry.Registration{Bytes: bytes.Repeat([]byte{1}, region), Access: segment.ReadWrite})
 	if err != nil {
 		tb.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/tideway-io/tideway/errs"
+	"github.com/tideway-io/tideway/topology"
 	"github.com/tideway-io/tideway/transport"
 )
 
@@ -64,7 +65,7 @@ func (e *endpoint) Post(s []transport.Slice) (n int, err error) {
 		case !valid(&s[n]):
 			err = refuse(errs.Invalid, "post", "op %v, rail %d, buffer given: %t; want read or write, rail 0, a buffer", s[n].Op, s[n].Rail, s[n].Buffer != nil)
 			continue
-		case size <= min(inlineSlice, budget):
+		case size <= min(inlineSlice, budget) && s[n].Buffer.Location != topology.File:
 			budget -= size
 			e.add(out, &s[n])
 		default:

@@ -3,8 +3,8 @@
 // the reference that other transports are compared with: the same contract with
 // nothing in between.
 //
-// Small slices are copied inside Post, the rest by a bounded set of goroutines
-// that come and go with the work. A copy holds its target pinned for one step
+// Small slices are copied inside Post, long ones and those of files by two
+// bounded sets of goroutines that come and go with the work. A copy holds its target pinned for one step
 // at a time, so the target's buffers can be closed, and slices cancelled, in
 // between. Close of an endpoint or a transport must not be called from inside
 // Sink.Complete: it waits for that call to return.
@@ -92,7 +92,8 @@ func (d driver) Open(_ context.Context, env transport.Env) (transport.Transport,
 		t.hub, t.caps.OwnOnly = NewHub(), true
 	}
 	t.in.init()
-	t.pool.init(runtime.GOMAXPROCS(0))
+	t.large.init(runtime.GOMAXPROCS(0))
+	t.files.init(runtime.GOMAXPROCS(0))
 	t.mu.endpoints = map[*endpoint]struct{}{}
 	if err := t.hub.join(t); err != nil {
 		return nil, err
@@ -106,7 +107,9 @@ type Transport struct {
 	hub  *Hub
 	caps transport.Caps
 	in   gate // peers' slices that are inside this engine's memory
-	pool pool // does this engine's own large slices
+
+	// What Post does not do itself. A file that hangs holds up only files.
+	large, files pool
 
 	results sync.Pool // of *results, for the next Post
 
@@ -182,6 +185,7 @@ func (t *Transport) Close() error {
 	}
 	t.hub.leave(t)
 	t.in.shut(context.Background(), closed)
-	t.pool.close()
+	t.large.close()
+	t.files.close()
 	return nil
 }

@@ -293,6 +293,38 @@ func TestFiles(t *testing.T) {
 	}
 }
 
+// hungFile is a file whose server is gone: it answers when it is let go.
+type hungFile struct{ let chan struct{} }
+
+func (f hungFile) ReadAt(p []byte, _ int64) (int, error)  { <-f.let; return len(p), nil }
+func (f hungFile) WriteAt(p []byte, _ int64) (int, error) { <-f.let; return len(p), nil }
+
+func TestAFileThatHangsHoldsUpOnlyFiles(t *testing.T) {
+	e := open(t, New(), nil)
+	f := hungFile{make(chan struct{})}
+	file, err := e.reg.Register(t.Context(), registry.Registration{File: f, Length: 1 << 30, Access: segment.ReadWrite})
+	if err != nil {
+		t.Fatal(err)
+	}
+	buf := e.register(make([]byte, 4*mem.Step), segment.ReadWrite)
+	ep := e.connect(e)
+	s := make([]transport.Slice, 100)
+	for i := range s {
+		s[i] = transport.Slice{Op: transport.Read, Local: make([]byte, 10), Buffer: file.Desc(), Tag: transport.Tag(1000 + i)}
+	}
+	if n, err := ep.Post(s); n != len(s) || err != nil { // does not wait for the file
+		t.Fatal(n, err)
+	}
+	if n, err := ep.Post([]transport.Slice{{Op: transport.Read, Local: make([]byte, 4*mem.Step), Buffer: buf, Tag: 1}}); n != 1 || err != nil {
+		t.Fatal(n, err)
+	}
+	if c := e.await(1)[1]; c.Code != errs.OK || e.count() != 1 {
+		t.Errorf("memory beside a hung file: %v, %d completions, want the memory's alone", c.Code, e.count())
+	}
+	close(f.let)
+	e.await(len(s) + 1)
+}
+
 func TestConnectNamesWhoIsNotThere(t *testing.T) {
 	hub := NewHub()
 	from, to := open(t, hub.Driver(), nil), open(t, hub.Driver(), nil)
@@ -412,7 +444,7 @@ func TestOverloadRefusesTheRest(t *testing.T) {
 func TestUrgentSlicesOvertakeBulk(t *testing.T) {
 	st := newStopper()
 	e := open(t, New(), st.wrap)
-	e.tr.(*Transport).pool.max = 1
+	e.tr.(*Transport).large.max = 1
 	buf := e.register(make([]byte, mem.Step), segment.ReadWrite)
 	ep := e.connect(e)
 	s := make([]transport.Slice, 20)
@@ -511,7 +543,7 @@ func TestIdleWorkersEnd(t *testing.T) {
 		e := open(t, New(), nil)
 		buf := e.register(make([]byte, mem.Step), segment.ReadWrite)
 		ep := e.connect(e)
-		p := &e.tr.(*Transport).pool
+		p := &e.tr.(*Transport).large
 		workers := func() int { p.mu.Lock(); defer p.mu.Unlock(); return p.mu.workers }
 		for round := range 3 {
 			tag := transport.Tag(round)

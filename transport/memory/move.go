@@ -9,12 +9,14 @@ import (
 
 	"github.com/tideway-io/tideway/errs"
 	"github.com/tideway-io/tideway/internal/mem"
+	"github.com/tideway-io/tideway/topology"
 	"github.com/tideway-io/tideway/transport"
 )
 
 // job is a slice that a worker does.
 type job struct {
 	e     *endpoint
+	by    *pool
 	slice transport.Slice
 	stop  atomic.Uint32 // the errs.Code to end with at the next step, 0: go on
 	at    int           // index in endpoint.mu.live
@@ -33,7 +35,10 @@ func (e *endpoint) queue(s *transport.Slice) error {
 	} else {
 		j = &job{e: e}
 	}
-	j.slice = *s
+	j.slice, j.by = *s, &e.from.large
+	if s.Buffer.Location == topology.File {
+		j.by = &e.from.files
+	}
 	if e.mu.closed { // since enter, and Close did not see this job
 		j.stop.Store(uint32(errs.Closed))
 	}
@@ -41,12 +46,12 @@ func (e *endpoint) queue(s *transport.Slice) error {
 	e.mu.live = append(e.mu.live, j)
 	e.mu.Unlock()
 	e.inFlight.Add(uint64(len(s.Local)))
-	if e.from.pool.put(j) {
+	if j.by.put(j) {
 		return nil
 	}
 	j.retire()
 	e.leave()
-	return refuse(errs.Overloaded, "post", "%d slices of this engine are queued, the limit: post again after a completion", maxQueued)
+	return refuse(errs.Overloaded, "post", "%d slices of this engine are queued, which is the limit: post again after a completion", maxQueued)
 }
 
 // run moves the job's bytes, reports it and frees it.
@@ -56,7 +61,7 @@ func (j *job) run() {
 	in, out := moved(&j.slice, j.done[0].Code)
 	e.bytesIn.Add(in)
 	e.bytesOut.Add(out)
-	e.from.pool.done()
+	j.by.done()
 	e.from.env.Sink.Complete(j.done[:])
 	j.retire()
 	e.leave()

@@ -6,8 +6,8 @@ import (
 )
 
 const (
-	// maxQueued bounds the slices of one engine that wait for a worker or are
-	// with one. Beyond it Post says errs.ErrOverloaded.
+	// maxQueued bounds the slices that wait for a worker of one pool or are with
+	// one. Beyond it Post says errs.ErrOverloaded.
 	maxQueued = 1024
 	// idleTime is how long a worker waits for more before it ends.
 	idleTime = time.Second
