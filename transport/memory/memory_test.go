@@ -2,15 +2,10 @@ package memory
 
 import (
 	"bytes"
-	"context"
 	"errors"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"sync"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"go.uber.org/goleak"
 
@@ -22,127 +17,6 @@ import (
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// ledger is a sink that fails the test for a completion that it has seen.
-type ledger struct {
-	testing.TB
-	mu struct {
-		sync.Mutex
-		done  map[transport.Tag]transport.Completion
-		moved *sync.Cond
-	}
-}
-
-func newLedger(t testing.TB) *ledger {
-	l := &ledger{TB: t}
-	l.mu.done = map[transport.Tag]transport.Completion{}
-	l.mu.moved = sync.NewCond(&l.mu)
-	return l
-}
-
-func (l *ledger) Complete(done []transport.Completion) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, c := range done {
-		if _, twice := l.mu.done[c.Tag]; twice {
-			l.Errorf("slice %d completed twice", c.Tag)
-		}
-		l.mu.done[c.Tag] = c
-	}
-	l.mu.moved.Broadcast()
-}
-
-// await waits for n completions and returns the codes by tag.
-func (l *ledger) await(n int) map[transport.Tag]transport.Completion {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for len(l.mu.done) < n {
-		l.mu.moved.Wait()
-	}
-	return l.mu.done
-}
-
-func (l *ledger) count() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.mu.done)
-}
-
-// engine is one transport with a real registry.
-type engine struct {
-	*ledger
-	reg  *registry.Registry
-	tr   transport.Transport
-	self segment.Incarnation
-}
-
-// open opens d for an engine of its own; wrap, if not nil, stands before its
-// registry.
-func open(t testing.TB, d transport.Driver, wrap func(transport.Memory) transport.Memory) *engine {
-	t.Helper()
-	e := &engine{ledger: newLedger(t), reg: registry.New(registry.Options{}), self: segment.Incarnation(rand.Uint64() | 1)}
-	var memory transport.Memory = e.reg
-	if wrap != nil {
-		memory = wrap(memory)
-	}
-	var err error
-	e.tr, err = d.Open(t.Context(), transport.Env{Sink: e.ledger, Memory: memory, Self: transport.Self{
-		Incarnation: e.self, Name: func() segment.Name { return segment.Name("engine " + e.self.String()) },
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = e.tr.Close() })
-	return e
-}
-
-func (e *engine) desc() *segment.Desc {
-	return &segment.Desc{Incarnation: e.self, Name: segment.Name("engine " + e.self.String())}
-}
-
-func (e *engine) register(b []byte, access segment.Access) *segment.Buffer {
-	e.Helper()
-	got, err := e.reg.Register(e.Context(), registry.Registration{Bytes: b, Access: access})
-	if err != nil {
-		e.Fatal(err)
-	}
-	return got.Desc()
-}
-
-func (e *engine) connect(to *engine) transport.Endpoint {
-	e.Helper()
-	ep, err := e.tr.Connect(e.Context(), to.desc())
-	if err != nil {
-		e.Fatal(err)
-	}
-	return ep
-}
-
-// random returns n bytes that depend on seed only.
-func random(n int, seed byte) []byte {
-	b := make([]byte, n)
-	_, _ = rand.NewChaCha8([32]byte{seed}).Read(b)
-	return b
-}
-
-// stopper is a Memory whose pins wait until they are let through.
-type stopper struct {
-	transport.Memory
-	entered chan struct{} // one for each pin that waits
-	pass    chan struct{} // one lets one through; closed: all
-}
-
-func newStopper() *stopper {
-	return &stopper{entered: make(chan struct{}, 1<<16), pass: make(chan struct{})}
-}
-
-func (s *stopper) wrap(m transport.Memory) transport.Memory { s.Memory = m; return s }
-
-func (s *stopper) Pin(op transport.Op, key segment.Key, off, n uint64) (transport.Pin, errs.Code) {
-	s.entered <- struct{}{}
-	<-s.pass
-	return s.Memory.Pin(op, key, off, n)
-}
 
 func TestReadAndWriteEverySize(t *testing.T) {
 	hub := NewHub()
@@ -367,6 +241,12 @@ func TestCancelEndsSlicesBetweenSteps(t *testing.T) {
 	if target[0] != 1 || target[mem.Step] != 0 {
 		t.Error("the step under way did not end, or another was begun")
 	}
+	if _, err := ep.Post([]transport.Slice{{Op: transport.Write, Local: local, Buffer: buf, Tag: 2}}); err != nil {
+		t.Fatal(err)
+	}
+	if c := e.await(2)[2]; c.Code != errs.OK {
+		t.Errorf("the slice after a cancelled one: %v", c.Code)
+	}
 }
 
 func TestCloseFlushesEverySlice(t *testing.T) {
@@ -439,6 +319,13 @@ func TestOverloadRefusesTheRest(t *testing.T) {
 			t.Errorf("slice %d: %v", c.Tag, c.Code)
 		}
 	}
+	_ = ep.Close()
+	if state := ep.(transport.Observer).Observe()[0]; state.InFlight != 0 || state.BytesIn != uint64(len(s)*(inlineSlice+1)) || state.BytesOut != 0 {
+		t.Errorf("at the end %+v, want %d bytes in and none in flight", state, len(s)*(inlineSlice+1))
+	}
+	if n := len(ep.(*endpoint).mu.live); n != 0 {
+		t.Errorf("%d slices are still listed", n)
+	}
 }
 
 func TestUrgentSlicesOvertakeBulk(t *testing.T) {
@@ -466,143 +353,4 @@ func TestUrgentSlicesOvertakeBulk(t *testing.T) {
 	e.mu.Unlock()
 	close(st.pass)
 	e.await(len(s))
-}
-
-// TestTargetGoes closes and drains a target with slices inside.
-func TestTargetGoes(t *testing.T) {
-	st := newStopper()
-	hub := NewHub()
-	from, to := open(t, hub.Driver(), nil), open(t, hub.Driver(), st.wrap)
-	const n = 4 * mem.Step
-	buf := to.register(make([]byte, n), segment.ReadWrite)
-	ep := from.connect(to)
-	s := []transport.Slice{{Op: transport.Write, Local: make([]byte, n), Buffer: buf, Tag: 1}}
-	if _, err := ep.Post(s); err != nil {
-		t.Fatal(err)
-	}
-	<-st.entered
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := to.tr.(*Transport).Drain(ctx); !errors.Is(err, errs.ErrBusy) {
-		t.Errorf("Drain with a slice inside and no time: %v, want ErrBusy", err)
-	}
-	if took, err := ep.Post(s); took != 0 || errs.Of(err) != errs.Draining {
-		t.Errorf("Post to a draining target: %d, %v", took, err)
-	}
-	if _, err := from.tr.Connect(t.Context(), to.desc()); errs.Of(err) != errs.Draining {
-		t.Errorf("Connect to a draining target: %v", err)
-	}
-	gone := make(chan struct{})
-	go func() { _ = to.tr.Close(); close(gone) }()
-	for !to.tr.(*Transport).in.isClosed() {
-		select {
-		case <-gone:
-			t.Fatal("Close of the target returned with a slice inside")
-		default:
-		}
-	}
-	close(st.pass)
-	<-gone
-	if c := from.await(1)[1]; c.Code != errs.LaneLost {
-		t.Errorf("the slice ended with %v, want lane_lost", c.Code)
-	}
-	if took, err := ep.Post(s); took != 0 || !errors.Is(err, errs.ErrUnreachable) {
-		t.Errorf("Post to a closed target: %d, %v", took, err)
-	}
-}
-
-// TestRevokedHalfway closes the target's buffer in the middle of a slice.
-func TestRevokedHalfway(t *testing.T) {
-	st := newStopper()
-	hub := NewHub()
-	from, to := open(t, hub.Driver(), nil), open(t, hub.Driver(), st.wrap)
-	target := make([]byte, 64*mem.Step)
-	to.register(target, segment.ReadWrite)
-	b := to.reg.Find(target)
-	ep := from.connect(to)
-	if _, err := ep.Post([]transport.Slice{{Op: transport.Read, Local: make([]byte, len(target)), Buffer: b.Desc(), Tag: 1}}); err != nil {
-		t.Fatal(err)
-	}
-	for range 3 {
-		<-st.entered
-		st.pass <- struct{}{}
-	}
-	<-st.entered
-	if err := b.Close(t.Context()); err != nil {
-		t.Errorf("Close between two steps: %v", err)
-	}
-	clear(target) // it is ours again: a race if not
-	close(st.pass)
-	if c := from.await(1)[1]; c.Code != errs.Revoked {
-		t.Errorf("the slice ended with %v, want revoked", c.Code)
-	}
-}
-
-func TestIdleWorkersEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := open(t, New(), nil)
-		buf := e.register(make([]byte, mem.Step), segment.ReadWrite)
-		ep := e.connect(e)
-		p := &e.tr.(*Transport).large
-		workers := func() int { p.mu.Lock(); defer p.mu.Unlock(); return p.mu.workers }
-		for round := range 3 {
-			tag := transport.Tag(round)
-			if _, err := ep.Post([]transport.Slice{{Op: transport.Read, Local: make([]byte, mem.Step), Buffer: buf, Tag: tag}}); err != nil {
-				t.Fatal(err)
-			}
-			synctest.Wait()
-			if n, w := e.count(), workers(); n != round+1 || w != 1 {
-				t.Fatalf("round %d: %d completions, %d workers; want one more and 1", round, n, w)
-			}
-			time.Sleep(idleTime + 1) // virtual
-			synctest.Wait()
-			if w := workers(); w != 0 {
-				t.Errorf("%d workers are left after %v of nothing to do", w, idleTime)
-			}
-		}
-		if err := e.tr.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
-// TestStorm has everything happen at once; the ledger finds what completes
-// twice or never.
-func TestStorm(t *testing.T) {
-	hub := NewHub()
-	from, to := open(t, hub.Driver(), nil), open(t, hub.Driver(), nil)
-	target := make([]byte, 8<<20)
-	buf := to.register(target, segment.ReadWrite)
-	var accepted, tags struct {
-		sync.Mutex
-		n int
-	}
-	var wg sync.WaitGroup
-	for g := range 8 {
-		wg.Go(func() {
-			rng := rand.New(rand.NewPCG(1, uint64(g)))
-			for range 5 {
-				ep := from.connect(to)
-				for range 10 {
-					s := make([]transport.Slice, 1+rng.IntN(20))
-					tags.Lock()
-					for i := range s {
-						s[i] = transport.Slice{Op: transport.Read, Buffer: buf, Local: make([]byte, rng.IntN(1<<(10+rng.IntN(12)))), Tag: transport.Tag(tags.n)}
-						tags.n++
-					}
-					tags.Unlock()
-					n, _ := ep.Post(s)
-					accepted.Lock()
-					accepted.n += n
-					accepted.Unlock()
-					ep.(transport.Canceler).Cancel([]transport.Tag{s[0].Tag})
-				}
-				_ = ep.Close()
-			}
-		})
-	}
-	wg.Wait()
-	if got := from.count(); got != accepted.n {
-		t.Errorf("%d completions for %d accepted slices", got, accepted.n)
-	}
 }

@@ -159,14 +159,11 @@ func (e *endpoint) step(s *transport.Slice, from, to uint64) (errs.Code, error) 
 
 // pin asks the target for the n bytes that start from bytes into the slice.
 func (e *endpoint) pin(s *transport.Slice, from, n uint64) (transport.Pin, errs.Code) {
-	at := s.Offset + from
-	if at < s.Offset {
-		return transport.Pin{}, errs.OutOfRange
-	}
+	at := s.Offset + from // the whole range was asked for first, and that refuses what wraps around
 	if s.Buffer.Key != 0 {
 		return e.to.env.Memory.Pin(s.Op, s.Buffer.Key, at, n)
 	}
-	if at+s.Buffer.Addr < at {
+	if at+s.Buffer.Addr < at { // another buffer may be there
 		return transport.Pin{}, errs.OutOfRange
 	}
 	return e.to.env.Memory.PinAddr(s.Op, s.Buffer.Addr+at, n)
