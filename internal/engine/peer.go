@@ -86,7 +86,12 @@ func (p *peer) find(tr *opened) *path {
 
 // connect opens an endpoint. It blocks.
 func (q *path) connect(ctx context.Context) (transport.Endpoint, error) {
+	ctx, cancel := context.WithTimeout(ctx, q.peer.e.cfg.ConnectTimeout)
+	defer cancel()
 	ep, err := q.tr.transport.Connect(ctx, q.peer.desc.Load())
+	if errors.Is(err, context.DeadlineExceeded) && q.peer.e.ctx.Err() == nil {
+		return nil, &errs.Error{Op: "connect", Peer: q.peer.addr(), Transport: q.tr.name, Stage: "connect", Reason: errs.Unresponsive, Retryable: true, Err: err}
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"os"
 	"syscall"
 	"time"
 
@@ -34,9 +35,9 @@ const maxAddrs = 8
 // Dial connects to host:port over TCP, resolving the name anew. IPv6 and IPv4
 // addresses take turns, and the first to connect wins. Errors are *errs.Error:
 // NameLookup when the name has no address, Refused when nobody listens there,
-// Unreachable when nobody answers, Overloaded (retryable, and no fault of the
-// peer) when this host is out of ports or descriptors, Deadline or Canceled
-// when ctx ended first.
+// Unresponsive when nobody answers in time, Unreachable when there is no way
+// there, Overloaded (retryable, and no fault of the peer) when this host is out
+// of ports or descriptors, Deadline or Canceled when ctx ended first.
 func (d *Dialer) Dial(ctx context.Context, addr string) (net.Conn, error) {
 	host, port, err := ParseAddr(addr, 0)
 	if err != nil {
@@ -194,8 +195,10 @@ func (d *Dialer) explain(ctx context.Context, addr string, err error) error {
 		e.Reason, e.Detail = errs.Refused, "the host is up but nobody listens on that port; check the port and that the peer runs"
 	case isAny(err, syscall.EACCES, syscall.EPERM):
 		e.Reason, e.Detail = errs.Denied, "a firewall on this host forbids it"
+	case isAny(err, context.DeadlineExceeded, os.ErrDeadlineExceeded, syscall.ETIMEDOUT):
+		e.Reason, e.Detail = errs.Unresponsive, "no answer in time; check the address, the route and the firewalls between"
 	default:
-		e.Reason, e.Detail = errs.Unreachable, "no answer; check the address, the route and the firewalls between"
+		e.Reason, e.Detail = errs.Unreachable, "no way there; check the address and the route"
 	}
 	return e
 }

@@ -101,7 +101,7 @@ func TestDialErrors(t *testing.T) {
 	}{
 		{"refused", t.Context(), Dialer{}, JoinAddr("127.0.0.1", port), errs.Refused, errs.ErrUnreachable},
 		{"refused by all", t.Context(), Dialer{Lookup: answer("127.0.0.1", "127.0.0.2")}, JoinAddr("n", port), errs.Refused, syscall.ECONNREFUSED},
-		{"silent", t.Context(), Dialer{Timeout: 50 * time.Millisecond}, JoinAddr("127.0.0.3", quiet), errs.Unreachable, errs.ErrUnreachable},
+		{"silent", t.Context(), Dialer{Timeout: 50 * time.Millisecond}, JoinAddr("127.0.0.3", quiet), errs.Unresponsive, errs.ErrUnreachable},
 		{"no address", t.Context(), Dialer{Lookup: answer()}, "n:1", errs.NameLookup, errs.ErrUnreachable},
 		{"unknown name", t.Context(), Dialer{Lookup: func(context.Context, string) ([]netip.Addr, error) {
 			return nil, &net.DNSError{Err: "no such host", IsNotFound: true}
