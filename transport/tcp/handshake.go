@@ -81,7 +81,7 @@ func greet(ctx context.Context, c net.Conn, hello *wire.Greeting) (wire.Greeting
 	e := &errs.Error{Op: "greet", Transport: name, Stage: "connect", Reason: errs.LaneLost, Retryable: true, Err: err}
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		e.Reason, e.Detail = errs.Unresponsive, "no welcome within "+helloTimeout.String()
+		e.Reason, e.Detail = errs.Unresponsive, "the peer sent no welcome in time"
 	case errors.Is(err, context.Canceled):
 		e.Reason = errs.Canceled
 	case errs.Of(err) != errs.Internal:

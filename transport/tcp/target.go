@@ -217,8 +217,8 @@ func (t *target) beginWrite(h *wire.Header, meta []byte) error {
 	if err != nil {
 		return err
 	}
-	if t.sums != (h.Flags&wire.FlagSums != 0) {
-		return errs.New(errs.Invalid, "receive writes", "flags %#x, which is not what was agreed", h.Flags)
+	if t.sums != (h.Flags&wire.FlagSums != 0) || bytes != uint64(h.Payload) {
+		return errs.New(errs.Invalid, "receive writes", "flags %#x, payload of %d bytes for ranges of %d", h.Flags, h.Payload, bytes)
 	}
 	t.mu.Lock()
 	st, err := t.stream(h, bytes)
@@ -364,6 +364,6 @@ func newTarget(in *inbound, sums bool) *target {
 	t.rcv = receiver{to: t, pools: &in.t.pools}
 	t.snd = sender{pools: &in.t.pools}
 	t.mu.granted = wire.Grant{Slots: windowSlots, Bytes: windowBytes}
-	l.m = t
+	l.m, in.target = t, t
 	return t
 }
