@@ -13,11 +13,11 @@ import (
 	"github.com/tideway-io/tideway/topology"
 )
 
-// bind listens on what opts.Listen says.
-func bind(ctx context.Context, opts *Options) (*net.TCPListener, error) {
+// bind listens on what opts.Listen says and returns the address that is bound.
+func bind(ctx context.Context, opts *Options) (*net.TCPListener, netip.AddrPort, error) {
 	host, port, err := ParseAddr(opts.Listen, 0)
 	if err != nil {
-		return nil, err
+		return nil, netip.AddrPort{}, err
 	}
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, "tcp", JoinAddr(host, port))
@@ -28,9 +28,13 @@ func bind(ctx context.Context, opts *Options) (*net.TCPListener, error) {
 		}
 	}
 	if err != nil {
-		return nil, explainBind(host, port, err)
+		return nil, netip.AddrPort{}, explainBind(host, port, err)
 	}
-	return ln.(*net.TCPListener), nil
+	at := ln.Addr().(*net.TCPAddr).AddrPort()
+	if asked, err := netip.ParseAddr(host); err == nil && at.Addr() == asked.WithZone("") {
+		at = netip.AddrPortFrom(asked, at.Port()) // the kernel may keep the zone to itself
+	}
+	return ln.(*net.TCPListener), at, nil
 }
 
 func explainBind(host string, port uint16, err error) error {

@@ -46,6 +46,9 @@ func (d *Dialer) Dial(ctx context.Context, addr string) (net.Conn, error) {
 	if host == "" || port == 0 {
 		return nil, errs.New(errs.Invalid, "dial", "%q: want host:port", addr)
 	}
+	if a, err := netip.ParseAddr(host); err == nil && a.Is6() && a.IsLinkLocalUnicast() && a.Zone() == "" {
+		return nil, errs.New(errs.Invalid, "dial", "%q: a link-local address needs the interface that leads to it, as in [%s%%eth0]:%d", addr, a, port)
+	}
 	inner, cancel := context.WithTimeout(ctx, cmp.Or(d.Timeout, 5*time.Second))
 	defer cancel()
 	ips, err := d.resolve(inner, host)

@@ -109,6 +109,7 @@ func TestDialErrors(t *testing.T) {
 		{"canceled", ended, Dialer{}, JoinAddr("127.0.0.3", quiet), errs.Canceled, context.Canceled},
 		{"no port", t.Context(), Dialer{}, "127.0.0.1", errs.Invalid, errs.ErrInvalid},
 		{"no host", t.Context(), Dialer{}, ":80", errs.Invalid, errs.ErrInvalid},
+		{"link-local without a zone", t.Context(), Dialer{}, "[fe80::1]:80", errs.Invalid, errs.ErrInvalid},
 		{"nonsense", t.Context(), Dialer{}, "a b", errs.Invalid, errs.ErrInvalid},
 	} {
 		conn, err := c.d.Dial(c.ctx, c.addr)

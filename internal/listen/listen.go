@@ -44,6 +44,7 @@ type Listener struct {
 	opts       Options
 	log        *slog.Logger
 	tcp        *net.TCPListener
+	bound      string
 	advertised string
 	reason     string
 	stopping   chan struct{}
@@ -76,14 +77,14 @@ func Open(ctx context.Context, opts Options) (*Listener, error) {
 	if opts.Network == nil {
 		opts.Network = hostNetwork
 	}
-	tcp, err := bind(ctx, &opts)
+	tcp, bound, err := bind(ctx, &opts)
 	if err != nil {
 		return nil, err
 	}
-	l := &Listener{opts: opts, log: opts.Logger, tcp: tcp, stopping: make(chan struct{})}
+	l := &Listener{opts: opts, log: opts.Logger, tcp: tcp, bound: bound.String(), stopping: make(chan struct{})}
 	l.mu.handlers = make(map[[PrefaceSize]byte]func(net.Conn))
 	l.mu.conns = make(map[net.Conn]struct{})
-	if l.advertised, l.reason, err = advertise(&opts, tcp.Addr().(*net.TCPAddr).AddrPort()); err != nil {
+	if l.advertised, l.reason, err = advertise(&opts, bound); err != nil {
 		_ = tcp.Close()
 		return nil, err
 	}
@@ -103,7 +104,7 @@ func (l *Listener) Start() {
 }
 
 // Addr returns the host:port that is bound.
-func (l *Listener) Addr() string { return l.tcp.Addr().String() }
+func (l *Listener) Addr() string { return l.bound }
 
 // Advertised returns the host:port that peers dial, and why it is this one.
 func (l *Listener) Advertised() (hostport, reason string) { return l.advertised, l.reason }
