@@ -15,7 +15,8 @@ const MaxKeys = 1 << 20
 
 // Store is a metadata.Store, Watcher and Leaser. Make it with New.
 type Store struct {
-	mu struct {
+	limit int
+	mu    struct {
 		sync.Mutex
 		keys     map[string]*entry
 		watchers map[string]map[chan struct{}]struct{} // each is poked when its key changes
@@ -28,7 +29,7 @@ type entry struct{ value []byte }
 
 // New returns an empty store.
 func New() *Store {
-	s := new(Store)
+	s := &Store{limit: MaxKeys}
 	s.mu.keys = make(map[string]*entry)
 	s.mu.watchers = make(map[string]map[chan struct{}]struct{})
 	return s
@@ -97,8 +98,8 @@ func (s *Store) put(ctx context.Context, key string, value []byte) (*entry, erro
 	e := &entry{append([]byte{}, value...)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.mu.keys[key] == nil && len(s.mu.keys) >= MaxKeys {
-		return nil, errs.New(errs.Overloaded, "put", "%d keys, the limit", MaxKeys)
+	if s.mu.keys[key] == nil && len(s.mu.keys) >= s.limit {
+		return nil, errs.New(errs.Overloaded, "put", "%d keys, the limit", s.limit)
 	}
 	s.mu.keys[key] = e
 	s.poke(key)

@@ -300,9 +300,15 @@ func (c suite) leaser(t testing.TB, s metadata.Store) metadata.Leaser {
 func (c suite) leaseHolds(t *testing.T) {
 	s := c.open(t)
 	must(t, c.leaser(t, s).PutLeased(t.Context(), "k", []byte("v"), c.opts.TTL))
-	for end := time.Now().Add(4 * c.opts.TTL); time.Now().Before(end); time.Sleep(c.opts.TTL / 8) { // real time: a store's clock is its own
-		has(t, s, "k", []byte("v"))
+	c.during(4*c.opts.TTL, func() { has(t, s, "k", []byte("v")) })
+}
+
+// during checks again and again, and once more when d is over.
+func (c suite) during(d time.Duration, check func()) {
+	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(c.opts.TTL / 8) { // real time: a store's clock is its own
+		check()
 	}
+	check()
 }
 
 func (c suite) leaseEnds(t *testing.T) {
@@ -343,10 +349,10 @@ func (c suite) leaseReplaced(t *testing.T) {
 	must(t, s.Put(t.Context(), "kept", []byte("2")))
 	cancelFirst()
 	c.gone(t, s, "gone")
-	for end := time.Now().Add(2 * c.opts.TTL); time.Now().Before(end); time.Sleep(c.opts.TTL / 8) { // real time: a store's clock is its own
+	c.during(2*c.opts.TTL, func() {
 		has(t, s, "leased", []byte("2"))
 		has(t, s, "kept", []byte("2"))
-	}
+	})
 	cancelSecond()
 	c.gone(t, s, "leased")
 	has(t, s, "kept", []byte("2"))
