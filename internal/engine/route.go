@@ -24,7 +24,7 @@ func (t *transfer) route(e *Engine) (core.Transfer, error) {
 	if err := t.permitted(); err != nil {
 		return core.Transfer{}, err
 	}
-	spec := core.Transfer{Op: t.op, Class: t.class, Length: t.length, Offset: t.offset, Deadline: t.deadline}
+	spec := t.spec()
 	var few [core.Rungs]int
 	ladder := selector.Select(t.pair(), e.candidates, few[:0])
 	if len(ladder) == 0 {
@@ -39,6 +39,17 @@ func (t *transfer) route(e *Engine) (core.Transfer, error) {
 		spec.Rungs++
 	}
 	return spec, nil
+}
+
+// spec is what the scheduler must know of a transfer, without its paths.
+func (t *transfer) spec() core.Transfer {
+	return core.Transfer{Op: t.op, Class: t.class, Length: t.length, Offset: t.offset, Deadline: t.deadline}
+}
+
+// follows reports whether t joins the same buffers the same way as o.
+func (t *transfer) follows(o *transfer) bool {
+	f := t.remote.Found
+	return f != nil && f == o.remote.Found && t.op == o.op && t.forced == o.forced && (t.held == o.held || t.localKind() == o.localKind())
 }
 
 // locate sets the peer, the target's buffer and the offset in it.

@@ -102,6 +102,22 @@ type scratch struct {
 	ids   []core.TransferID
 }
 
+// route is the transfer's own, or where the one before it in the call goes: the
+// paths are the same where the buffers are.
+func (w *scratch) route(e *Engine, t *transfer) (core.Transfer, error) {
+	last := len(w.ready) - 1
+	if last < 0 || !t.follows(w.ready[last]) {
+		return t.route(e)
+	}
+	t.peer, t.target, t.offset = w.ready[last].peer, w.ready[last].target, t.remote.Offset
+	if err := t.permitted(); err != nil {
+		return core.Transfer{}, err
+	}
+	spec := t.spec()
+	spec.Ladder, spec.Rungs = w.specs[last].Ladder, w.specs[last].Rungs
+	return spec, nil
+}
+
 // schedule routes transfers and hands those that can go to sh.
 func (e *Engine) schedule(sh *shard, ts []*transfer) {
 	w, _ := e.scratch.Get().(*scratch)
@@ -109,7 +125,7 @@ func (e *Engine) schedule(sh *shard, ts []*transfer) {
 		w = new(scratch)
 	}
 	for _, t := range ts {
-		spec, err := t.route(e)
+		spec, err := w.route(e, t)
 		switch {
 		case err == errResolve:
 			e.resolve(t)
