@@ -22,9 +22,7 @@ func (s *shard) do(a *core.Actions) {
 	for _, id := range a.Connect {
 		s.connect(s.path(id))
 	}
-	for i := range a.Ends {
-		s.end(&a.Ends[i])
-	}
+	s.ends(a.Ends)
 	if a.Fault != "" {
 		s.e.poison(a.Fault)
 	}
@@ -131,12 +129,47 @@ func (e *Engine) Complete(done []transport.Completion) {
 	}
 }
 
-// end reports the end of a transfer to its batch.
-func (s *shard) end(end *core.End) {
+// ends reports the ends of transfers to their batches, those of one batch
+// together.
+func (s *shard) ends(ends []core.End) {
 	s.mu.Lock()
-	t := s.mu.owners.remove(end.Owner)
+	for i := range ends {
+		s.over = append(s.over, s.mu.owners.remove(ends[i].Owner))
+	}
 	s.mu.Unlock()
-	s.e.finish(t, s, end)
+	for at := 0; at < len(ends); {
+		n, first := at, s.over[at]
+		carrier := s.carrier(ends[at].Path)
+		for ; n < len(ends) && ends[n].Code == errs.OK; n++ {
+			t := s.over[n]
+			if t.batch != first.batch || t.tenant != first.tenant || ends[n].Path != ends[at].Path {
+				break
+			}
+			t.phase.Store(phaseEnded)
+			s.e.counts.attempts(ends[n].Attempts)
+			t.result = Result{Bytes: t.length, Transport: carrier}
+		}
+		if n > at {
+			s.e.settleRun(s.over[at:n])
+			at = n
+			continue
+		}
+		s.failed(first, &ends[at])
+		at++
+	}
+	clear(s.over)
+	s.over = s.over[:0]
+}
+
+// failed ends t with the error that the scheduler found.
+func (s *shard) failed(t *transfer, end *core.End) {
+	t.phase.Store(phaseEnded)
+	s.e.counts.attempts(end.Attempts)
+	err := s.failure(t, end)
+	if err.Is(errs.ErrStale) || end.Code == errs.NotRegistered {
+		t.remote.Segment.stale.Store(true)
+	}
+	s.e.over(t, err)
 }
 
 // failure builds the error of a transfer that the scheduler ended.

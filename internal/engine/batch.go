@@ -118,20 +118,24 @@ func (b *Batch) spare(want int) *transfer {
 		}
 		i -= len(s)
 	}
-	b.mu.slabs = append(b.mu.slabs, make([]transfer, max(want, 1)))
+	// Slabs at least double what there is, so that their number stays small.
+	b.mu.slabs = append(b.mu.slabs, make([]transfer, max(want, len(b.mu.transfers), 1)))
 	s := b.mu.slabs[len(b.mu.slabs)-1]
 	return &s[0]
 }
 
-// ended records the end of t, whose result is set.
-func (b *Batch) ended(t *transfer) {
+// ended records the ends of transfers, whose results are set.
+func (b *Batch) ended(ts []*transfer) {
 	b.mu.Lock()
-	b.mu.order = append(b.mu.order, t.index)
-	if t.result.Err != nil {
-		b.mu.failed++
+	for _, t := range ts {
+		b.mu.order = append(b.mu.order, t.index)
+		if t.result.Err != nil {
+			b.mu.failed++
+		}
+		t.over = true
 	}
-	t.over = true
 	b.wake()
+	b.mu.open -= len(ts) - 1
 	last := b.settle()
 	b.mu.Unlock()
 	if last {

@@ -28,6 +28,7 @@ type shard struct {
 		wake    core.Time // when timer fires; core.Never: it does not
 	}
 	post []transport.Slice // the runner's
+	over []*transfer       // the runner's
 }
 
 // owners maps the scheduler's owner numbers to transfers.

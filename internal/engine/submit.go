@@ -173,22 +173,6 @@ func (e *Engine) cancel(ts []*transfer) {
 	}
 }
 
-// finish ends t as the scheduler says.
-func (e *Engine) finish(t *transfer, s *shard, end *core.End) {
-	t.phase.Store(phaseEnded)
-	e.counts.attempts(end.Attempts)
-	if end.Code == errs.OK {
-		t.result = Result{Bytes: t.length, Transport: s.carrier(end.Path)}
-		e.settle(t)
-		return
-	}
-	err := s.failure(t, end)
-	if err.Is(errs.ErrStale) || end.Code == errs.NotRegistered {
-		t.remote.Segment.stale.Store(true)
-	}
-	e.over(t, err)
-}
-
 // fail ends a transfer that never reached the scheduler.
 func (e *Engine) fail(t *transfer, err error) {
 	t.phase.Store(phaseEnded)
@@ -207,20 +191,28 @@ func (e *Engine) over(t *transfer, err error) {
 }
 
 // settle gives back what t held and tells the batch.
-func (e *Engine) settle(t *transfer) {
-	if t.result.Err == nil {
-		if t.op == transport.Read {
-			e.counts.bytesRead.Add(t.length)
-		} else {
-			e.counts.bytesWritten.Add(t.length)
+func (e *Engine) settle(t *transfer) { e.settleRun([]*transfer{t}) }
+
+// settleRun is settle for transfers of one batch and tenant.
+func (e *Engine) settleRun(ts []*transfer) {
+	var moved [2]uint64 // by whether it is a Write
+	var bytes int64
+	for _, t := range ts {
+		if t.result.Err == nil && t.op == transport.Read {
+			moved[0] += t.length
+		} else if t.result.Err == nil {
+			moved[1] += t.length
 		}
+		if t.held != nil {
+			t.held.r.Done()
+		}
+		t.local = nil
+		bytes += int64(t.length)
 	}
-	if t.held != nil {
-		t.held.r.Done()
-	}
-	e.give(t.tenant, 1, int64(t.length))
-	t.local = nil
-	t.batch.ended(t)
+	e.counts.bytesRead.Add(moved[0])
+	e.counts.bytesWritten.Add(moved[1])
+	e.give(ts[0].tenant, int64(len(ts)), bytes)
+	ts[0].batch.ended(ts)
 }
 
 // give takes room back; a miscount poisons the engine.
