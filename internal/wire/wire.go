@@ -63,7 +63,7 @@ const (
 	Credit  Type = 7  // Meta: Grant
 	Cancel  Type = 8  // Reads or Writes Seq..Seq+Count-1 need not be started
 	Ping    Type = 9  // Seq is echoed
-	Pong    Type = 10 //
+	Pong    Type = 10 // answers the Pings up to Seq
 	Goaway  Type = 11 // Status: why; Seq: milliseconds until the connection closes
 	Fence   Type = 12 // Meta: session; Seq: lane. Close and quiesce it
 	Fenced  Type = 13 // the lane can touch nothing any more

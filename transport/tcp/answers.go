@@ -104,10 +104,13 @@ func (t *target) pinAgain() {
 			t.plan.pins = append(t.plan.pins, p)
 			continue
 		}
-		p.Unpin()
+		if code == errs.OK { // another kind of memory under the same key: cannot be
+			p.Unpin()
+			code = errs.Internal
+		}
 		h.dead = true
 		s.ranges[k] = t.rcv.pools.zero(int(left))
-		putEnd(h.end, wire.Aborted(max(code, errs.Internal)))
+		putEnd(h.end, wire.Aborted(code))
 	}
 }
 

@@ -99,12 +99,12 @@ func newEndpoint(t *Transport, peer *segment.Desc) *Endpoint {
 	e.busy = make(chan struct{}, 1)
 	e.mu.rests, e.mu.fences = make([]rest, bulk+2), map[fence]chan struct{}{}
 	e.looked = t.env.Now()
-	e.wg.Go(e.watch)
 	return e
 }
 
 // connect opens the first lane.
 func (e *Endpoint) connect(ctx context.Context) error {
+	e.wg.Go(e.watch)
 	e.opening[0].Store(true)
 	o, err := e.dial(ctx, 0)
 	if err != nil {
@@ -133,7 +133,7 @@ func (e *Endpoint) dial(ctx context.Context, slot int) (*outbound, error) {
 	if e.t.env.Limits.Checksum {
 		hello.Features = uint64(wire.FeatureSums)
 	}
-	g, err := greet(ctx, c, &hello)
+	g, err := greet(ctx, c, e.peer.Addr, &hello)
 	if err != nil {
 		return nil, err
 	}
@@ -178,7 +178,7 @@ func (e *Endpoint) keep(o *outbound) error {
 	switch {
 	case e.mu.closed:
 		o.lane.fail(errs.New(errs.Closed, "connect", "the endpoint is closed"))
-		return &errs.Error{Op: "connect", Peer: e.peer.Addr, Transport: name, Stage: "connect", Reason: errs.Closed}
+		return &errs.Error{Op: "connect", Peer: e.peer.Addr, Transport: name, Stage: "connect", Reason: errs.Closed, Detail: "the endpoint was closed meanwhile"}
 	case (*e.table.Load())[o.slot] != nil || o.lane.ending.Load():
 		o.lane.fail(errs.New(errs.LaneLost, "connect", "there is another lane in its place"))
 	default:
@@ -370,7 +370,7 @@ func (e *Endpoint) Cancel(tags []transport.Tag) {
 // Close completes every accepted slice and returns when the lanes are gone.
 // Fences under way are waited for, which is bounded.
 func (e *Endpoint) Close() error {
-	e.refusal.Store(&errs.Error{Op: "post", Peer: e.peer.Addr, Transport: name, Stage: "post", Reason: errs.Closed})
+	e.refusal.Store(&errs.Error{Op: "post", Peer: e.peer.Addr, Transport: name, Stage: "post", Reason: errs.Closed, Detail: "the endpoint is closed; connect again"})
 	e.mu.Lock()
 	e.mu.closed = true
 	e.mu.Unlock()

@@ -115,10 +115,7 @@ func TestIdlePeerDies(t *testing.T) {
 func TestInitiatorDies(t *testing.T) {
 	bubble(t, 64<<10, func(t *testing.T, nw *memNet, a, b *host) {
 		ep := b.connect(t, a) // b initiates, and is frozen
-		o := (*ep.table.Load())[0]
-		nw.mu.Lock()
-		o.lane.link.(*memConn).host = nw.listeners[b.desc.Addr] // freeze its end with b
-		nw.mu.Unlock()
+		nw.pair(ep, b)
 		nw.freeze(b.desc.Addr, true)
 		time.Sleep(minIdle + minIdle/2)
 		a.tr.in.Lock()

@@ -56,9 +56,10 @@ func receiveGreeting(c net.Conn, t wire.Type) (errs.Code, wire.Greeting, error) 
 	return h.Status, g, err
 }
 
-// greet makes the initiator's side of the handshake on a new connection. It
-// ends with ctx or after helloTimeout, and then c is closed.
-func greet(ctx context.Context, c net.Conn, hello *wire.Greeting) (wire.Greeting, error) {
+// greet makes the initiator's side of the handshake on a new connection to peer,
+// which is a name for people. It ends with ctx or after helloTimeout, and then c
+// is closed.
+func greet(ctx context.Context, c net.Conn, peer string, hello *wire.Greeting) (wire.Greeting, error) {
 	ctx, cancel := context.WithTimeout(ctx, helloTimeout)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
@@ -78,16 +79,24 @@ func greet(ctx context.Context, c net.Conn, hello *wire.Greeting) (wire.Greeting
 		return g, nil
 	}
 	_ = c.Close()
-	e := &errs.Error{Op: "greet", Transport: name, Stage: "connect", Reason: errs.LaneLost, Retryable: true, Err: err}
+	return g, greetError(err, peer)
+}
+
+// greetError says why a handshake failed.
+func greetError(err error, peer string) *errs.Error {
+	var e *errs.Error
+	if !errors.As(err, &e) {
+		e = &errs.Error{Op: "greet", Reason: errs.LaneLost, Detail: "the peer hung up during the handshake", Err: err}
+	}
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		e.Reason, e.Detail = errs.Unresponsive, "the peer sent no welcome in time"
+		e.Reason, e.Detail = errs.Unresponsive, "connected, but the peer sent no welcome in time"
 	case errors.Is(err, context.Canceled):
-		e.Reason = errs.Canceled
-	case errs.Of(err) != errs.Internal:
-		e.Reason = errs.Of(err)
+		e.Reason, e.Detail = errs.Canceled, ""
 	}
-	return g, e
+	kind := e.Reason.Kind()
+	e.Peer, e.Transport, e.Stage, e.Retryable = peer, name, "connect", kind == errs.ErrUnreachable || kind == errs.ErrOverloaded
+	return e
 }
 
 // welcomed checks the target's answer.

@@ -205,13 +205,28 @@ func TestPingFlood(t *testing.T) {
 	bubble(t, 1<<10, func(t *testing.T, nw *memNet, a, b *host) {
 		p, _, _ := dialRaw(t, nw, b, nil)
 		defer p.Close()
-		for n := 0; ; n++ {
+		for n := range 1000 {
 			if _, err := p.Write(rawFrame(wire.Header{Type: wire.Ping, Seq: uint64(n)}, nil, nil, nil)); err != nil {
-				return
+				t.Fatal(err)
 			}
-			synctest.Wait()
-			if n > 1000 {
-				t.Fatal("a thousand pings are kept")
+		}
+		synctest.Wait()
+		b.tr.in.Lock()
+		for _, in := range b.tr.in.lanes {
+			in.target.mu.Lock()
+			if n := len(in.target.mu.pongs); n > maxPongs || n == 0 {
+				t.Errorf("%d pings are kept, at most %d should be", n, maxPongs)
+			}
+			in.target.mu.Unlock()
+		}
+		b.tr.in.Unlock()
+		for {
+			h, _ := p.frame(t)
+			if h.Type != wire.Pong {
+				t.Fatalf("answer %+v to a ping", h)
+			}
+			if h.Seq == 999 {
+				break
 			}
 		}
 	})

@@ -83,6 +83,13 @@ func (n *memNet) freeze(addr string, frozen bool) {
 	n.changed.Broadcast()
 }
 
+// pair has the first connection of h's endpoint frozen with h.
+func (n *memNet) pair(ep *Endpoint, h *host) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	(*ep.table.Load())[0].lane.link.(*memConn).host = n.listeners[h.desc.Addr]
+}
+
 // reset cuts every connection that is open, losing what is under way.
 func (n *memNet) reset() {
 	n.mu.Lock()

@@ -91,7 +91,8 @@ type requests interface {
 	failed(op string, key uint32, err error)
 }
 
-// maxPongs bounds the Pings that wait for their answer.
+// maxPongs bounds the Pings that wait for an answer of their own. A Pong answers
+// every Ping up to its own.
 const maxPongs = 16
 
 func (t *target) space() [][]byte { return t.rcv.space() }
@@ -118,7 +119,7 @@ func (t *target) begin(h *wire.Header, meta []byte) error {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		if len(t.mu.pongs) == maxPongs {
-			return errs.New(errs.Overloaded, "receive ping", "%d pings wait for their answer", maxPongs)
+			t.mu.pongs = t.mu.pongs[:maxPongs-1] // the next one answers this too
 		}
 		t.mu.pongs = append(t.mu.pongs, h.Seq)
 		return nil
