@@ -29,9 +29,9 @@ func checkApplied(t testing.TB, cfg *Config) {
 		local:  from.memory(size+slack, segment.LocalOnly),
 		second: reader.memory(size+slack, segment.LocalOnly),
 	}
-	targets := []*buffer{to.memory(size+2*slack, segment.ReadWrite)}
+	targets := []*buffer{to.memory(size+3*slack, segment.ReadWrite)}
 	if slices.Contains(to.tr.Caps().Remote, topology.File.Kind()) {
-		targets = append(targets, to.file(size+2*slack, segment.ReadWrite))
+		targets = append(targets, to.file(size+3*slack, segment.ReadWrite))
 	}
 	for _, target := range targets {
 		for _, n := range []int{0, 1, 7, 4095, 4096, 4097, 65535, 65536, 65537, 1<<20 - 1, 1 << 20, 1<<20 + 1, size} {
@@ -61,7 +61,8 @@ func (a *appliedCheck) exchange(target *buffer, n, localOff, off int) {
 	h.Helper()
 	seed := h.seed + a.round*16
 	poison, data := key(mix(seed)), key(mix(seed+1))
-	target.fill(poison)
+	from, span := uint64(off-slack), uint64(n+2*slack) // the range and what is around it
+	target.fillRange(poison, from, span)
 	data.fill(a.local.mem[localOff:localOff+n], uint64(off))
 	what := fmt.Sprintf("round %d, %d bytes at %d in %s", a.round, n, off, target.buf.Name)
 
@@ -71,17 +72,16 @@ func (a *appliedCheck) exchange(target *buffer, n, localOff, off int) {
 			h.Errorf("%s: the WRITE completed, but byte %d is not at the target", what, i)
 		}
 	})
-	if i := target.differs(poison, 0, uint64(off)); i >= 0 {
+	if i := target.differs(poison, from, slack); i >= 0 {
 		h.Errorf("%s: the WRITE changed byte %d before its range", what, i)
 	}
-	end := uint64(off + n)
-	if i := target.differs(poison, end, min(slack, target.buf.Length-end)); i >= 0 {
+	if i := target.differs(poison, uint64(off+n), slack); i >= 0 {
 		h.Errorf("%s: the WRITE changed byte %d after its range", what, i)
 	}
 	a.expect(a.read, a.second, target, data, off, n, what+", second reader")
 
 	fresh := key(mix(seed + 2))
-	target.fill(fresh)
+	target.fillRange(fresh, from, span)
 	a.expect(a.write, a.local, target, fresh, off, n, what)
 }
 
@@ -90,7 +90,7 @@ func (a *appliedCheck) exchange(target *buffer, n, localOff, off int) {
 func (a *appliedCheck) expect(f *flow, mem, target *buffer, data key, off, n int, what string) {
 	f.from.Helper()
 	blank := key(mix(uint64(data)))
-	blank.fill(mem.mem, 0)
+	blank.fill(mem.mem[:n+slack], 0)
 	dst := mem.mem[slack/2 : slack/2+n]
 	s := slice(transport.Read, dst, target.published(), uint64(off))
 	f.do([]transport.Slice{s}, func(o *op) {
@@ -172,7 +172,6 @@ func (m *mixingCheck) round(k key) {
 func (m *mixingCheck) verify(mine []transport.Slice, done []transport.Completion, old, data key) {
 	h := m.flows[0].from
 	h.Helper()
-	m.target.host.reg.sync()
 	for i, s := range mine {
 		if done[i].Code != errs.OK {
 			h.Errorf("%v of %d bytes: %v (%v)", s.Op, len(s.Local), done[i].Code, done[i].Err)
@@ -183,7 +182,7 @@ func (m *mixingCheck) verify(mine []transport.Slice, done []transport.Completion
 			dest = m.local
 		}
 		n := uint64(len(s.Local))
-		if at := data.differs(dest.mem[s.Offset:s.Offset+n], s.Offset); at >= 0 {
+		if at := wrong(s, m.target, data); at >= 0 {
 			h.Errorf("%v of %d bytes at %d: byte %d is not its own", s.Op, n, s.Offset, at)
 		}
 		if at := old.differs(dest.mem[s.Offset+n:s.Offset+cell], s.Offset+n); at >= 0 {

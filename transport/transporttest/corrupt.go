@@ -153,11 +153,7 @@ func (c *corruptCheck) verify(s []transport.Slice, done []transport.Completion, 
 			c.failed++
 			continue
 		}
-		dest := c.target.look(sl.Offset, corruptCell)
-		if sl.Op == transport.Read {
-			dest = sl.Local
-		}
-		if at := data.differs(dest, sl.Offset); at >= 0 {
+		if at := wrong(sl, c.target, data); at >= 0 {
 			h.Errorf("%s: %v %d succeeded with a wrong byte at %d", what, sl.Op, i, at)
 		}
 	}

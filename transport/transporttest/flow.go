@@ -208,3 +208,12 @@ func (f *flow) try(s transport.Slice) transport.Completion {
 func slice(op transport.Op, local []byte, b *segment.Buffer, off uint64) transport.Slice {
 	return transport.Slice{Op: op, Local: local, Buffer: b, Offset: off}
 }
+
+// wrong returns the index of the first byte of a slice that succeeded which is
+// not where it belongs, or -1. Bytes carry the pattern of their offset in target.
+func wrong(s transport.Slice, target *buffer, data key) int {
+	if s.Op == transport.Read {
+		return data.differs(s.Local, s.Offset)
+	}
+	return data.differs(target.look(s.Offset, uint64(len(s.Local))), s.Offset)
+}

@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tideway-io/tideway/errs"
 	"github.com/tideway-io/tideway/segment"
 	"github.com/tideway-io/tideway/transport"
 )
@@ -17,8 +16,9 @@ type ending struct {
 	cancel bool            // needs a Canceler
 	wire   bool            // needs a transport that dials
 	hold   func(w *wire)   // before the post
+	fence  bool            // only a connection is lost, the peer is well: a fence can be had
 	end    func(o *ordeal) // after it; all slices must then end
-	within func(*Config) time.Duration
+	prompt bool            // at once, though the peer may be silent
 }
 
 // sizes of an ordeal.
@@ -27,9 +27,6 @@ const (
 	ordealCell   = 128 << 10
 	halfWay      = ordealCell + ordealCell/2
 )
-
-func prompt(c *Config) time.Duration   { return c.Prompt }
-func patience(c *Config) time.Duration { return c.Patience }
 
 func holdUp(n int64) func(*wire)   { return func(w *wire) { w.allow(up, n) } }
 func holdDown(n int64) func(*wire) { return func(w *wire) { w.allow(down, n) } }
@@ -42,6 +39,9 @@ func silence(w *wire) {
 }
 
 func cancelAll(o *ordeal) { o.canceler.Cancel(o.tags) }
+func cutAll(o *ordeal)    { o.from.wire.cut() }
+func hangUp(o *ordeal)    { o.from.wire.hangUp() }
+func closeIt(o *ordeal)   { o.f.close() }
 
 // vanish is what a host that is switched off looks like, once it is known.
 func vanish(o *ordeal) {
@@ -51,24 +51,24 @@ func vanish(o *ordeal) {
 
 // endings are the ways that are tried for every promise about how slices end.
 var endings = []ending{
-	{name: "done", within: patience},
-	{name: "cancelled at once", cancel: true, end: cancelAll, within: prompt},
-	{name: "cancelled while queued", cancel: true, wire: true, hold: holdUp(0), end: cancelAll, within: prompt},
-	{name: "cancelled half-way out", cancel: true, wire: true, hold: holdUp(halfWay), end: cancelAll, within: prompt},
-	{name: "cancelled half-way back", cancel: true, wire: true, hold: holdDown(halfWay), end: cancelAll, within: prompt},
-	{name: "cancelled with a silent peer", cancel: true, wire: true, hold: silence, end: cancelAll, within: prompt},
-	{name: "reset half-way", wire: true, hold: holdUp(halfWay), end: func(o *ordeal) { o.from.wire.cut() }, within: patience},
-	{name: "reset, and nobody listens", wire: true, hold: holdUp(halfWay), end: vanish, within: patience},
-	{name: "hung up half-way out", wire: true, hold: holdUp(halfWay), end: func(o *ordeal) { o.from.wire.hangUp() }, within: patience},
-	{name: "hung up half-way back", wire: true, hold: holdDown(halfWay), end: func(o *ordeal) { o.from.wire.hangUp() }, within: patience},
-	{name: "silent until the stall limit", stall: time.Second, wire: true, hold: silence, within: patience},
-	{name: "closed at once", end: func(o *ordeal) { o.f.close() }, within: prompt},
-	{name: "closed half-way", wire: true, hold: holdUp(halfWay), end: func(o *ordeal) { o.f.close() }, within: prompt},
-	{name: "closed with a silent peer", wire: true, hold: silence, end: func(o *ordeal) { o.f.close() }, within: prompt},
+	{name: "done"},
+	{name: "cancelled at once", cancel: true, end: cancelAll, prompt: true},
+	{name: "cancelled while queued", cancel: true, wire: true, hold: holdUp(0), end: cancelAll, prompt: true},
+	{name: "cancelled half-way out", cancel: true, wire: true, hold: holdUp(halfWay), end: cancelAll, prompt: true},
+	{name: "cancelled half-way back", cancel: true, wire: true, hold: holdDown(halfWay), end: cancelAll, prompt: true},
+	{name: "cancelled with a silent peer", cancel: true, wire: true, hold: silence, end: cancelAll, prompt: true},
+	{name: "reset half-way", wire: true, hold: holdUp(halfWay), end: cutAll, fence: true},
+	{name: "reset, and nobody listens", wire: true, hold: holdUp(halfWay), end: vanish},
+	{name: "hung up half-way out", wire: true, hold: holdUp(halfWay), end: hangUp, fence: true},
+	{name: "hung up half-way back", wire: true, hold: holdDown(halfWay), end: hangUp, fence: true},
+	{name: "silent until the stall limit", stall: time.Second, wire: true, hold: silence},
+	{name: "closed at once", end: closeIt, prompt: true},
+	{name: "closed half-way", wire: true, hold: holdUp(halfWay), end: closeIt, prompt: true},
+	{name: "closed with a silent peer", wire: true, hold: silence, end: closeIt, prompt: true},
 }
 
 // ordeal is one set of slices, READs and WRITEs in turn, on their way to an
-// ending. Each has a cell of its own on both sides.
+// ending. Each has a cell of its own on both sides; one more is spare.
 type ordeal struct {
 	*world
 	*ending
@@ -143,10 +143,14 @@ func (o *ordeal) run(hook func(i int, c transport.Completion)) int {
 	if o.end != nil {
 		o.end(o)
 	}
-	o.done = o.f.awaitFor(o.tags[:n], o.within(o.cfg), o.name)
+	limit := o.cfg.Patience
+	if o.prompt {
+		limit = o.cfg.Prompt
+	}
+	o.done = o.f.awaitFor(o.tags[:n], limit, o.name)
 	o.slices, o.tags = o.slices[:n], o.tags[:n] // not earlier: hooks read them
-	if took := time.Since(start); took > o.within(o.cfg) {
-		o.Errorf("%s: the slices ended after %v, want at most %v", o.name, took, o.within(o.cfg))
+	if took := time.Since(start); took > limit {
+		o.Errorf("%s: the slices ended after %v, want at most %v", o.name, took, limit)
 	}
 	return n
 }
@@ -184,6 +188,3 @@ func eachOrdeal(t testing.TB, cfg *Config, check func(o *ordeal)) (ran int) {
 	}
 	return ran
 }
-
-// failed reports whether slice i did not succeed.
-func (o *ordeal) failed(i int) bool { return o.done[i].Code != errs.OK }

@@ -20,50 +20,64 @@ const floodLimit = 1 << 17
 // later, once some of what it has taken has completed; and it does refuse when
 // the peer is silent, before floodLimit.
 func checkOverload(t testing.TB, cfg *Config) {
-	const size = 256
+	const size = 32
 	w := newWorld(t, cfg, nil)
 	from, to := w.pair()
 	f := from.connect(to)
-	local, target := from.memory(size, segment.LocalOnly), to.memory(size, segment.ReadWrite)
+	local := from.memory(size, segment.LocalOnly)
+	target := to.memory((floodLimit+2*floodPost)*size, segment.ReadWrite) // a range of its own for each
+	b := target.published()
 	data := key(mix(w.seed))
 	data.fill(local.mem, 0)
-	s := make([]transport.Slice, 512)
-	for i := range s {
-		s[i] = slice(transport.Write, local.mem, target.published(), 0)
+	next := func() []transport.Slice {
+		s := make([]transport.Slice, floodPost)
+		for i := range s {
+			s[i] = slice(transport.Write, local.mem, b, uint64(w.tags.last)*size+uint64(i)*size)
+		}
+		w.tag(s)
+		return s
 	}
-	f.do(s[:1], nil)
+	warm := next()
+	f.postAll(warm, nil, nil)
+	f.await(tagsOf(warm))
 	wired := from.wire.dialled() > 0
 	from.wire.allow(up, 0)
 
-	var taken []transport.Tag
-	for refused := false; !refused && len(taken) < floodLimit; {
-		tags := from.tag(s)
+	var taken []transport.Slice
+	for refused := false; !refused && len(taken) < floodLimit-floodPost; {
+		s := next()
 		n, err := f.post(s, nil)
-		taken = append(taken, tags[:n]...)
+		taken = append(taken, s[:n]...)
 		refused = err != nil
 		if refused && !errors.Is(err, errs.ErrOverloaded) {
 			t.Fatalf("Post refused slice %d: %v, want %v", len(taken), err, errs.ErrOverloaded)
 		}
 	}
-	if wired && len(taken) >= floodLimit {
+	if wired && len(taken) >= floodLimit-floodPost {
 		t.Errorf("%d slices accepted while the peer is silent: the queue has no bound", len(taken))
 	}
 	t.Logf("%d slices accepted before an overload", len(taken))
 	from.wire.thaw()
-	from.tag(s)
-	last := append([]transport.Slice(nil), s...)
-	f.postAll(s, nil, nil) // waits for room, and there must be some
-	for _, sl := range last {
-		taken = append(taken, sl.Tag)
-	}
-	for i, c := range f.await(taken) {
-		if c.Code != errs.OK {
-			t.Fatalf("slice %d of a flood ended with %v (%v)", i, c.Code, c.Err)
+	last := next()
+	f.postAll(last, nil, nil) // waits for room, and there must be some
+	taken = append(taken, last...)
+	for i, c := range f.await(tagsOf(taken)) {
+		if at := data.differs(target.look(taken[i].Offset, size), 0); c.Code != errs.OK || at >= 0 {
+			t.Fatalf("slice %d of a flood ended with %v (%v), wrong byte %d", i, c.Code, c.Err, at)
 		}
 	}
-	if at := target.differs(data, 0, size); at >= 0 {
-		t.Errorf("byte %d is not at the target", at)
+}
+
+// floodPost is how many slices of a flood are posted at a time.
+const floodPost = 512
+
+// tagsOf returns the tags of s.
+func tagsOf(s []transport.Slice) []transport.Tag {
+	out := make([]transport.Tag, len(s))
+	for i := range s {
+		out[i] = s[i].Tag
 	}
+	return out
 }
 
 // checkRefused: "A refused slice was not started."

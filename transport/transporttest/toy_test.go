@@ -51,7 +51,7 @@ type toyTransport struct {
 }
 
 func (t *toyTransport) Caps() transport.Caps {
-	return transport.Caps{MaxSlice: toyMax, Checks: true, Remote: []topology.Kind{"cpu", "file"}}
+	return transport.Caps{MaxSlice: toyMax, Checks: true, Fences: t.flaw == "unfenced", Remote: []topology.Kind{"cpu", "file"}}
 }
 
 func (t *toyTransport) Register(context.Context, *segment.Buffer) ([]byte, error) { return nil, nil }

@@ -39,6 +39,7 @@ func TestFlaws(t *testing.T) {
 		{flaw: "eager", promise: 6, words: "was refused by Post, but completed", races: true},
 		{flaw: "undead", promise: 7, words: "but wrote byte"},
 		{flaw: "certain", promise: 7, words: "but wrote byte"},
+		{flaw: "unfenced", promise: 7, words: "is in doubt although the transport fences"},
 		{flaw: "anybody", promise: 8, words: "another incarnation"},
 		{flaw: "caching", promise: 8, words: "that was closed"},
 		{flaw: "trusting", promise: 9, words: "read-only"},
