@@ -236,7 +236,10 @@ func (w *worker) once(ctx context.Context) error {
 		}
 	}
 	start := time.Now()
-	err := w.batch.Add(ctx, w.reqs...)
+	err := context.Cause(ctx) // a batch that never waits would not see it
+	if err == nil {
+		err = w.batch.Add(ctx, w.reqs...)
+	}
 	if err == nil {
 		err = w.batch.Wait(ctx)
 	}

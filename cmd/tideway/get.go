@@ -18,10 +18,10 @@ import (
 // get copies a buffer, or a range of it, to a file.
 type get struct {
 	client
-	quiet bool
-	from  place
-	to    string
-	again bool // the destination can be written anew
+	quiet    bool
+	from     place
+	to       string
+	canAgain bool // the destination can be written anew
 }
 
 func newGet(c *console) *cobra.Command {
@@ -66,12 +66,12 @@ func (g *get) run(ctx context.Context) error {
 	}
 	defer e.Close()
 	for attempt := 1; ; attempt++ {
-		m, err := g.once(ctx, e)
+		m, err := g.once(ctx, e, attempt > 1)
 		if err == nil {
 			m.Attempts = attempt
 			return g.report(m)
 		}
-		if !errors.Is(err, errs.ErrStale) || attempt == retries || !g.again {
+		if !errors.Is(err, errs.ErrStale) || attempt == retries || !g.canAgain {
 			return err
 		}
 		g.say("%v; starting again (attempt %d of %d)", err, attempt+1, retries)
@@ -85,14 +85,20 @@ func (g *get) say(format string, args ...any) {
 	}
 }
 
-// once makes one attempt from finding the segment to the whole file.
-func (g *get) once(ctx context.Context, e *tideway.Engine) (m moved, err error) {
+// once makes one attempt from finding the segment to the whole file; again says
+// that the source was another one a moment ago.
+func (g *get) once(ctx context.Context, e *tideway.Engine, again bool) (m moved, err error) {
 	seg, err := e.OpenSegment(ctx, g.from.addr)
 	if err != nil {
 		return m, err
 	}
 	defer seg.Close()
-	r, err := findBuffer(ctx, seg, g.from.name)
+	if again {
+		if err := seg.Refresh(ctx); err != nil {
+			return m, err
+		}
+	}
+	r, err := awaitBuffer(ctx, seg, g.from.name, again)
 	if err != nil {
 		return m, err
 	}
@@ -188,7 +194,7 @@ func (g *get) destination(ctx context.Context, id identity) (sink, error) {
 	if err != nil {
 		return nil, err
 	}
-	g.again = true
+	g.canAgain = true
 	if reason != "" {
 		g.say("%s%s is not used, %s: starting again", g.to, partSuffix, reason)
 	} else if p.done > 0 {

@@ -74,6 +74,9 @@ func (p *pump) finish(ctx context.Context, nth uint64) (*slot, error) {
 	if err := s.batch.Wait(ctx); err != nil {
 		return s, err
 	}
+	if ctx.Err() != nil { // pieces that never have to be waited for would not see it
+		return s, context.Cause(ctx)
+	}
 	for _, res := range s.batch.Results() {
 		p.used = res.Transport
 	}

@@ -89,12 +89,8 @@ func changed(err error) bool {
 	return errors.Is(err, errs.ErrStale) || errs.Of(err) == errs.LaneLost
 }
 
-// How long a put that lost the other side waits for its return, and how often
-// it looks.
-const (
-	comeback = 3 * time.Second
-	askAgain = 100 * time.Millisecond
-)
+// comeback is how long a put that lost the other side waits for its return.
+const comeback = 3 * time.Second
 
 func (p *put) say(format string, args ...any) {
 	if !p.quiet {

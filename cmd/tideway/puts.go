@@ -183,7 +183,7 @@ func (d *desk) begin(p *incoming, name string) error {
 		return errs.New(errs.Denied, "put", "%s is served ro; serve it with --access rw", name)
 	case d.live() >= maxPuts:
 		return errs.New(errs.Overloaded, "put", "%d puts are under way, which is the limit; try again later", maxPuts)
-	case len(p.into.retired) >= maxRetired:
+	case len(p.into.retired) > 0:
 		return errs.New(errs.Busy, "put", "earlier contents of %s are still in use; try again later", name)
 	}
 	return d.makeTemp(p)
@@ -248,9 +248,6 @@ func (d *desk) check(ctx context.Context, p *incoming, hash string) {
 	})
 }
 
-// closeWait bounds the wait for writers that are still at it after their commit.
-const closeWait = 5 * time.Second
-
 func (p *incoming) verify(ctx context.Context, hash string) error {
 	if p.data != nil {
 		wait, cancel := context.WithTimeout(ctx, closeWait)
@@ -312,7 +309,10 @@ func (d *desk) replace(p *incoming) error {
 	if err := syncDir(filepath.Dir(p.into.path)); err != nil {
 		return err
 	}
-	return p.into.reopen(d.e)
+	if err := p.into.reopen(d.e); !errors.Is(err, errs.ErrBusy) {
+		return err
+	}
+	return nil // it is in place, and will be offered
 }
 
 // discard lets go of a put's data: it is in place, or removed here.
@@ -322,7 +322,7 @@ func (d *desk) discard(p *incoming) {
 	}
 	if p.data != nil {
 		p.into.retired = append(p.into.retired, closing{p.temp, p.data})
-		p.into.reap()
+		p.into.reap(closeWait)
 	} else {
 		p.temp.Close()
 	}
@@ -342,7 +342,9 @@ func (d *desk) drop(p *incoming) {
 
 // reap closes the answers of forgotten puts that nobody is reading any more.
 func (d *desk) reap() {
-	d.fetched = slices.DeleteFunc(d.fetched, func(b *tideway.Buffer) bool { return closeNow(b) })
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	d.fetched = slices.DeleteFunc(d.fetched, func(b *tideway.Buffer) bool { return !errors.Is(b.CloseContext(ended), errs.ErrBusy) })
 }
 
 // look follows the files and gives up the puts that nobody goes on with.

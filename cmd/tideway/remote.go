@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"time"
 
 	"github.com/tideway-io/tideway"
 	"github.com/tideway-io/tideway/errs"
@@ -29,6 +30,35 @@ func findBuffer(ctx context.Context, seg *tideway.Segment, name string) (*tidewa
 	}
 	return nil, &hinted{err, next}
 }
+
+// awaitBuffer is findBuffer that gives a name which is not there a moment to
+// come: a file that is being replaced is away for as long as it takes to offer
+// the new one. The moment is longer if it was there a moment ago.
+func awaitBuffer(ctx context.Context, seg *tideway.Segment, name string, again bool) (*tideway.RemoteBuffer, error) {
+	patience := nameMayCome
+	if again {
+		patience = nameWillCome
+	}
+	for deadline := time.Now().Add(patience); ; {
+		r, err := findBuffer(ctx, seg, name)
+		if !errors.Is(err, errs.ErrNotFound) || time.Now().After(deadline) {
+			return r, err
+		}
+		select {
+		case <-time.After(askAgain):
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// How often a thing that is about to come is looked for, and how long a name is,
+// at first and when it was there a moment ago.
+const (
+	askAgain     = 50 * time.Millisecond
+	nameMayCome  = 2 * askAgain
+	nameWillCome = 3 * time.Second
+)
 
 // offered returns the names that a segment offers to people.
 func offered(seg *tideway.Segment) []string {

@@ -21,9 +21,6 @@ import (
 // published, so that a file being written is not registered anew all the time.
 const settled = time.Second
 
-// maxRetired bounds the earlier contents of one file that transfers still use.
-const maxRetired = 8
-
 // shared is one file that serve offers under a name. The name stands for the
 // path: when another file takes the path, or the file changes, it is registered
 // anew and what was read of the old one becomes stale. One goroutine uses it.
@@ -84,7 +81,9 @@ func sourceOf(info os.FileInfo) segment.Source {
 // follow registers the file anew if it is no longer what was registered. A
 // missing file stays offered as it was: its bytes are still there.
 func (s *shared) follow(e *tideway.Engine, now time.Time) error {
-	s.reap()
+	if s.reap(0); s.buf == nil && len(s.retired) > 0 {
+		return nil // not yet
+	}
 	info, err := os.Stat(s.path)
 	if err != nil {
 		return nil
@@ -98,45 +97,43 @@ func (s *shared) follow(e *tideway.Engine, now time.Time) error {
 }
 
 // reopen withdraws what is registered and registers what is at the path now.
+// When transfers are inside the old one for too long the error is errs.ErrBusy
+// and follow offers the new one later: the name is taken until then.
 func (s *shared) reopen(e *tideway.Engine) error {
-	if len(s.retired) >= maxRetired {
-		return errs.New(errs.Busy, "serve "+s.name, "%d earlier contents of %s are still being read", len(s.retired), s.path)
+	if s.withdraw(); len(s.retired) > 0 {
+		return errs.New(errs.Busy, "serve "+s.name, "transfers are still inside the earlier content of %s", s.path)
 	}
-	s.withdraw()
 	if err := s.open(e); err != nil {
 		return fmt.Errorf("offer %s again: %w", s.name, err)
 	}
 	return nil
 }
 
-// withdraw takes the buffer away from new requests; it is closed when the last
+// closeWait bounds the wait for transfers that are inside a buffer when it is
+// withdrawn: each is there for one system call.
+const closeWait = 2 * time.Second
+
+// withdraw takes the buffer away from new requests and closes it when the last
 // transfer has left it.
 func (s *shared) withdraw() {
-	if s.buf == nil {
-		return
+	if s.buf != nil {
+		s.retired = append(s.retired, closing{s.file, s.buf})
+		s.file, s.buf, s.source = nil, nil, segment.Source{}
 	}
-	s.retired = append(s.retired, closing{s.file, s.buf})
-	s.file, s.buf, s.source = nil, nil, segment.Source{}
-	s.reap()
+	s.reap(closeWait)
 }
 
-// reap closes the retired buffers that nobody uses any more.
-func (s *shared) reap() {
+// reap closes the retired buffers, waiting a while for those that are in use.
+func (s *shared) reap(wait time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), wait)
+	defer cancel()
 	s.retired = slices.DeleteFunc(s.retired, func(c closing) bool {
-		if !closeNow(c.buf) {
+		if errors.Is(c.buf.CloseContext(ctx), errs.ErrBusy) {
 			return false
 		}
 		c.file.Close()
 		return true
 	})
-}
-
-// closeNow withdraws a buffer from new requests and reports whether it is
-// closed: false while transfers still use it.
-func closeNow(b *tideway.Buffer) bool {
-	ended, cancel := context.WithCancel(context.Background())
-	cancel()
-	return !errors.Is(b.CloseContext(ended), errs.ErrBusy)
 }
 
 // release closes the files, after the engine is closed.
