@@ -12,10 +12,16 @@ func breakableReader(ctx context.Context, r io.Reader) io.Reader {
 	out, in := io.Pipe()
 	context.AfterFunc(ctx, func() { in.CloseWithError(context.Cause(ctx)) })
 	go func() {
-		_, err := io.Copy(in, r)
+		err := relay(in, r)
 		in.CloseWithError(err)
 	}()
 	return out
+}
+
+// relay copies in large pieces, which io.Copy between files and pipes does not.
+func relay(w io.Writer, r io.Reader) error {
+	_, err := io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{r}, make([]byte, blockSize))
+	return err
 }
 
 // breakableWriter writes to w, which may block for ever in the kernel, until
@@ -31,7 +37,7 @@ func newBreakableWriter(ctx context.Context, w io.Writer) *breakableWriter {
 	context.AfterFunc(ctx, func() { out.CloseWithError(context.Cause(ctx)) })
 	b := &breakableWriter{in, ctx, make(chan error, 1)}
 	go func() {
-		_, err := io.Copy(w, out)
+		err := relay(w, out)
 		out.CloseWithError(err)
 		b.ended <- err
 	}()

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"crypto/sha256"
 	"fmt"
 	"io"
 	"net"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tideway-io/tideway/internal/testenv"
+	"github.com/zeebo/xxh3"
 )
 
 // patience bounds the waits for things that are expected to happen.
@@ -76,11 +76,11 @@ func sum(t *testing.T, path string) string {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	h := sha256.New()
+	h := xxh3.New()
 	if _, err := io.Copy(h, f); err != nil {
 		t.Fatal(err)
 	}
-	return fmt.Sprintf("%x", h.Sum(nil))
+	return fmt.Sprintf("%x", h.Sum128())
 }
 
 func fileSize(path string) uint64 {

@@ -225,10 +225,8 @@ func tempPrefix(path string) string {
 func (d *desk) answer(p *incoming, what string, failed error) {
 	text, err := json.Marshal(outcomeOf(failed))
 	if err == nil {
-		var b *tideway.Buffer
-		b, err = d.e.Alloc(uint64(len(text)), tideway.BufferOptions{Name: putBuffer(p.id, what), Access: segment.RemoteRead})
-		if err == nil {
-			copy(b.Bytes(), text)
+		var b *tideway.Buffer // what it holds is there before anybody can see it
+		if b, err = d.e.Register(text, tideway.BufferOptions{Name: putBuffer(p.id, what), Access: segment.RemoteRead}); err == nil {
 			p.answers = append(p.answers, b)
 		}
 	}

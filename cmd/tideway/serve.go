@@ -185,11 +185,9 @@ type serving struct {
 // ready file.
 func (s *serve) announce(e *tideway.Engine, d *desk) error {
 	if d.takesPuts() {
-		b, err := e.Alloc(1, tideway.BufferOptions{Name: putMarker, Access: segment.RemoteRead})
-		if err != nil {
+		if _, err := e.Register([]byte{'1'}, tideway.BufferOptions{Name: putMarker, Access: segment.RemoteRead}); err != nil {
 			return err
 		}
-		b.Bytes()[0] = '1'
 	}
 	v := serving{Addr: e.Addr(), Segment: e.Name(), PID: os.Getpid(), Buffers: []bufferInfo{}}
 	for _, b := range e.Inspect().Buffers {
