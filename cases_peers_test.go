@@ -150,7 +150,7 @@ func garbage(t *testing.T, addr string) {
 
 func TestB22ManyBuffers(t *testing.T) {
 	n, each := 100_000, 16<<10
-	if testing.Short() {
+	if testenv.Race {
 		n = 10_000
 	}
 	b := open(t, tideway.Config{})
