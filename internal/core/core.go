@@ -84,6 +84,7 @@ type TransferID uint64
 // Transfer is one accepted request on its way in.
 type Transfer struct {
 	Owner    uint64 // the caller's handle, returned in slices and in the end
+	Group    uint64 // the batch: those of one class on one path take turns
 	Op       transport.Op
 	Class    transport.Class // 0 most urgent; above 2 counts as 2
 	Rungs    uint8           // how many of Ladder are set

@@ -143,12 +143,26 @@ func (s *Shard) downPath(now Time, pi uint32, a Attempt, v verdict, out *Actions
 // dislodge gives each transfer that waits for path pi the verdict.
 func (s *Shard) dislodge(now Time, pi uint32, v verdict, a Attempt, out *Actions) {
 	for f := range s.paths[pi].flows {
-		for range s.paths[pi].flows[f].n {
-			ti := s.paths[pi].flows[f].head
-			s.dequeue(ti) // so that those that stay keep their order
+		for ti := s.empty(pi, f); ti != 0; {
+			next := s.transfers[ti].qnext
 			s.setback(now, ti, v, a, out)
+			ti = next
 		}
 	}
+}
+
+// empty takes all transfers out of a flow and returns them as a list, so that
+// those that are put back keep their order.
+func (s *Shard) empty(pi uint32, f int) (first uint32) {
+	flow := &s.paths[pi].flows[f]
+	at := &first
+	for flow.n > 0 {
+		ti := s.groups[flow.head].head
+		s.dequeue(ti)
+		*at, at = ti, &s.transfers[ti].qnext
+		*at = 0
+	}
+	return first
 }
 
 // Refused gives back the slices of a Post that the endpoint did not take, with

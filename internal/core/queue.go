@@ -11,6 +11,7 @@ import (
 // A path has a flow for each class and kind of transfer. Flows share the path by
 // start-time fair queueing: each has a virtual time that rises by the bytes it
 // was served, divided by its weight, and the least is served next. Within a flow
+// the groups, which are batches, take turns of some bytes, and within a group
 // transfers take turns of one slice. docs/adr/0011-queue-discipline.md.
 const (
 	classes = 3
@@ -21,8 +22,8 @@ const (
 var costShift = [classes]uint8{0, 1, 3}
 
 type flow struct {
-	head, tail uint32
-	n          int
+	head, tail uint32 // groups, the next one first
+	n          int    // transfers
 	vtime      uint64 // compared by difference, so that it may wrap
 }
 
@@ -34,8 +35,8 @@ func kindOf(f uint8) rail.Kind { return rail.Kind(f & 1) }
 // smallFlows are the bits of the flows of small transfers.
 const smallFlows = 1<<1 | 1<<3 | 1<<5
 
-// enqueue makes transfer ti wait on path pi, behind the others of its flow or
-// before them.
+// enqueue makes transfer ti wait on path pi, behind the others of its group or
+// before all others of its flow.
 func (s *Shard) enqueue(pi, ti uint32, front bool) {
 	p, t := &s.paths[pi], &s.transfers[ti]
 	f := &p.flows[t.flow]
@@ -45,19 +46,13 @@ func (s *Shard) enqueue(pi, ti uint32, front bool) {
 			f.vtime = p.vnow // what it did not use while it was empty is lost
 		}
 	}
-	t.queued, t.queuedOn = true, pi
-	switch {
-	case f.n == 0:
-		f.head, f.tail, t.qnext, t.qprev = ti, ti, 0, 0
-	case front:
-		t.qnext, t.qprev = f.head, 0
-		s.transfers[f.head].qprev = ti
-		f.head = ti
-	default:
-		t.qnext, t.qprev = 0, f.tail
-		s.transfers[f.tail].qnext = ti
-		f.tail = ti
+	gi := s.groupFor(pi, t.flow, t.group)
+	if front && f.head != gi {
+		s.unlinkGroup(f, gi)
+		s.linkGroup(f, gi, true)
 	}
+	t.queued, t.queuedOn, t.queuedIn = true, pi, gi
+	s.join(&s.groups[gi], ti, front)
 	f.n++
 	p.queued++
 }
@@ -70,15 +65,9 @@ func (s *Shard) dequeue(ti uint32) {
 	}
 	p := &s.paths[t.queuedOn]
 	f := &p.flows[t.flow]
-	if t.qprev != 0 {
-		s.transfers[t.qprev].qnext = t.qnext
-	} else {
-		f.head = t.qnext
-	}
-	if t.qnext != 0 {
-		s.transfers[t.qnext].qprev = t.qprev
-	} else {
-		f.tail = t.qprev
+	s.part(&s.groups[t.queuedIn], ti)
+	if s.groups[t.queuedIn].head == 0 {
+		s.dropGroup(f, t.queuedIn)
 	}
 	t.queued = false
 	f.n--
@@ -133,7 +122,7 @@ func (s *Shard) pump(now Time, pi uint32, out *Actions) {
 // issue posts one slice of the first transfer of flow f, if there is room for it.
 func (s *Shard) issue(now Time, pi uint32, f uint8, room rail.Kind, out *Actions) bool {
 	p := &s.paths[pi]
-	ti := p.flows[f].head
+	ti := s.groups[p.flows[f].head].head
 	t := &s.transfers[ti]
 	if t.length == 0 {
 		s.dequeue(ti)
@@ -169,12 +158,7 @@ func (s *Shard) issue(now Time, pi uint32, f uint8, room rail.Kind, out *Actions
 	p.live++
 	p.vnow = p.flows[f].vtime
 	p.flows[f].vtime += (n + frameBytes) << costShift[f/2]
-	if t.again == 0 && t.issued == t.length {
-		s.dequeue(ti)
-	} else if p.flows[f].n > 1 {
-		s.dequeue(ti)
-		s.enqueue(pi, ti, false)
-	}
+	s.turn(&p.flows[f], ti, n+frameBytes)
 	o := grow(&out.slices)
 	o.Tag, o.Owner, o.Offset, o.Length = s.tag(i), t.owner, sl.offset, n
 	o.Op, o.Class, o.Rail, o.Retry = t.op, t.class, sl.rail, sl.retry

@@ -16,10 +16,12 @@ type Shard struct {
 	transfers []transfer
 	slices    []slice
 	paths     []path
+	groups    []group
+	buckets   [buckets]uint32 // the first group of each chain
 
-	freeTransfer, freeSlice, freePath uint32
-	sliceCount                        int // slots taken
-	live                              int // slices in flight
+	freeTransfer, freeSlice, freePath, freeGroup uint32
+	sliceCount                                   int // slots taken
+	live                                         int // slices in flight
 
 	timers   timers
 	touched  []uint32 // paths that this event concerns
@@ -28,7 +30,9 @@ type Shard struct {
 
 // NewShard returns a shard without paths.
 func NewShard(cfg Config) *Shard {
-	return &Shard{cfg: cfg.withDefaults(), transfers: make([]transfer, 1), slices: make([]slice, 1), paths: make([]path, 1)}
+	return &Shard{
+		cfg: cfg.withDefaults(), transfers: make([]transfer, 1), slices: make([]slice, 1), paths: make([]path, 1), groups: make([]group, 1),
+	}
 }
 
 // Submit takes transfers in and sets ids[i] for each ts[i]; ids must be as long
@@ -46,7 +50,7 @@ func (s *Shard) submit(now Time, in *Transfer, out *Actions) TransferID {
 	gen := t.gen + 1
 	*t = transfer{gen: gen}
 	t.owner, t.op, t.class = in.Owner, in.Op, min(in.Class, classes-1)
-	t.length, t.offset = in.Length, in.Offset
+	t.length, t.offset, t.group = in.Length, in.Offset, in.Group
 	t.ladder, t.rungs = in.Ladder, min(in.Rungs, Rungs)
 	kind := rail.Bulk
 	if in.Length <= s.cfg.SmallBytes {

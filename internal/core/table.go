@@ -50,7 +50,8 @@ type transfer struct {
 	class              transport.Class
 	flow               uint8
 	queued, inDoubt    bool
-	queuedOn           uint32 // path slot
+	queuedOn, queuedIn uint32 // path slot, group slot
+	group              uint64
 	qnext, qprev       uint32
 	live               uint32 // slices in flight
 	liveHead, liveTail uint32

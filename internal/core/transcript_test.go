@@ -198,7 +198,7 @@ func (p *player) config(opts map[string]string) error {
 func (p *player) submit(lines []string) error {
 	ts, ids := make([]Transfer, len(lines)), make([]TransferID, len(lines))
 	for i, line := range lines {
-		words, opts := args(line) // submit NAME OP SIZE PATH...
+		words, opts := args(line) // submit NAME OP SIZE PATH... class= batch= within=
 		t := &ts[i]
 		*t = Transfer{Owner: uint64(len(p.owner)), Op: transport.Read, Class: 1, Length: size(words[3])}
 		if words[2] == "write" {
@@ -206,6 +206,9 @@ func (p *player) submit(lines []string) error {
 		}
 		if opts["class"] != "" {
 			t.Class = transport.Class(size(opts["class"]))
+		}
+		if opts["batch"] != "" {
+			t.Group = size(opts["batch"])
 		}
 		if d, err := time.ParseDuration(opts["within"]); err == nil {
 			t.Deadline = p.now + Time(d)

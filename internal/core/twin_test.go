@@ -246,7 +246,7 @@ func (w *twin) submit() {
 	for i := range ts {
 		w.owner++
 		t := &ts[i]
-		*t = Transfer{Owner: w.owner, Op: transport.Op(1 + w.r.IntN(2)), Class: transport.Class(w.r.IntN(4)), Offset: w.r.Uint64N(100)}
+		*t = Transfer{Owner: w.owner, Op: transport.Op(1 + w.r.IntN(2)), Class: transport.Class(w.r.IntN(4)), Group: w.r.Uint64N(4), Offset: w.r.Uint64N(100)}
 		t.Length = []uint64{0, 1, w.r.Uint64N(16), w.r.Uint64N(300), w.r.Uint64N(3000)}[w.r.IntN(5)]
 		if w.r.IntN(4) == 0 {
 			t.Deadline = w.now + Time(w.r.Int64N(int64(20*time.Millisecond)))
