@@ -19,8 +19,9 @@ type Result struct {
 // Batch is a set of requests that are waited on together. Add may be called
 // from several goroutines until Seal.
 type Batch struct {
-	e  *Engine
-	mu struct {
+	e     *Engine
+	group uint64 // its number: batches take turns
+	mu    struct {
 		sync.Mutex
 		transfers []*transfer // in the order of Add
 		slabs     [][]transfer
@@ -43,7 +44,7 @@ type notice struct {
 
 // NewBatch returns an empty batch.
 func (e *Engine) NewBatch() *Batch {
-	b := &Batch{e: e}
+	b := &Batch{e: e, group: e.counts.groups.Add(1)}
 	b.mu.open = 1
 	e.counts.batches.Add(1)
 	return b

@@ -43,7 +43,7 @@ func (t *transfer) route(e *Engine) (core.Transfer, error) {
 
 // spec is what the scheduler must know of a transfer, without its paths.
 func (t *transfer) spec() core.Transfer {
-	return core.Transfer{Op: t.op, Class: t.class, Length: t.length, Offset: t.offset, Deadline: t.deadline}
+	return core.Transfer{Group: t.batch.group, Op: t.op, Class: t.class, Length: t.length, Offset: t.offset, Deadline: t.deadline}
 }
 
 // follows reports whether t joins the same buffers the same way as o.

@@ -73,13 +73,17 @@ func release(reqs []Request) {
 	}
 }
 
+// runMax bounds how many transfers are given to a shard at once, and so how long
+// its lock is held and how much the arrays on the way keep.
+const runMax = 1024
+
 // start schedules transfers, those of one shard together. What is wrong at the
 // peer ends that transfer alone.
 func (e *Engine) start(ts []*transfer) {
 	for len(ts) > 0 {
 		n := 0
 		sh := ts[0].home()
-		for n < len(ts) && ts[n].home() == sh {
+		for n < min(len(ts), runMax) && ts[n].home() == sh {
 			n++
 		}
 		e.schedule(sh, ts[:n])
