@@ -248,7 +248,7 @@ func (tg *target) kill() {
 }
 
 // freeAddr returns a loopback address whose port was free just now.
-func freeAddr(t *testing.T) string {
+func freeAddr(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

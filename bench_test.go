@@ -1,0 +1,72 @@
+package tideway_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/tideway-io/tideway"
+	"github.com/tideway-io/tideway/internal/testenv"
+	"github.com/tideway-io/tideway/segment"
+)
+
+// batchOf returns what submits n requests of size bytes in a batch that it uses
+// again, and waits for them.
+func batchOf(t testing.TB, e *tideway.Engine, kv *tideway.RemoteBuffer, op tideway.Op, n, size int) func() {
+	local := alloc(t, e, fmt.Sprint("local", op, size), uint64(n*size), segment.LocalOnly)
+	reqs := make([]tideway.Request, n)
+	for i := range reqs {
+		reqs[i] = tideway.Request{Op: op, Local: local.Range(uint64(i*size), uint64(size)), Remote: kv.At(uint64(i * size))}
+	}
+	b := e.NewBatch()
+	return func() {
+		if err := b.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Reset(); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Add(t.Context(), reqs...); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestBatchAllocs: a batch that is used again allocates nothing for a request,
+// and a little for itself: the array of requests, the channel to wait on.
+func TestBatchAllocs(t *testing.T) {
+	e := open(t, tideway.Config{})
+	alloc(t, e, "kv", 1<<20, segment.ReadWrite)
+	_, kv := find(t, e, e.Name(), "kv")
+	for _, op := range []tideway.Op{tideway.Write, tideway.Read} {
+		run := batchOf(t, e, kv, op, 128, 64)
+		run()
+		testenv.MaxAllocs(t, 8, run)
+	}
+}
+
+func BenchmarkBatch(b *testing.B) {
+	for _, where := range []string{"own", "tcp"} {
+		for _, size := range []int{64, 4096} {
+			b.Run(fmt.Sprintf("%s/128x%d", where, size), func(b *testing.B) {
+				e := open(b, tideway.Config{})
+				addr := e.Name()
+				if where == "tcp" {
+					addr = startTarget(b, spec{Buffers: []targetBuffer{{Name: "kv", Size: 1 << 20, Access: segment.ReadWrite}}}).Addr
+				} else {
+					alloc(b, e, "kv", 1<<20, segment.ReadWrite)
+				}
+				_, kv := find(b, e, addr, "kv")
+				run := batchOf(b, e, kv, tideway.Write, 128, size)
+				b.SetBytes(int64(128 * size))
+				b.ReportAllocs()
+				for b.Loop() {
+					run()
+				}
+				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/128, "ns/request")
+			})
+		}
+	}
+}
