@@ -3,8 +3,6 @@ package tcp
 import (
 	"math/bits"
 
-	"github.com/zeebo/xxh3"
-
 	"github.com/tideway-io/tideway/errs"
 	"github.com/tideway-io/tideway/internal/wire"
 	"github.com/tideway-io/tideway/segment"
@@ -278,14 +276,14 @@ func (t *target) small(h wire.Header, head []byte, taken []readReq) {
 		out := wire.Outcome{Code: code}
 		if code == errs.OK {
 			b := t.snd.reserve(len(p.Bytes))
-			copy(b, p.Bytes)
+			move(b, p.Bytes)
 			if p.Unpin(); t.sums {
-				sums[k] = xxh3.Hash(b)
+				sums[k] = sum(b)
 			}
 			out.Length = uint32(len(b))
 			payload += len(b)
 		} else if t.sums {
-			sums[k] = xxh3.Hash(nil)
+			sums[k] = sum(nil)
 		}
 		out.Put(head[wire.HeaderSize+k*wire.OutcomeSize:])
 	}
@@ -300,19 +298,19 @@ func (t *target) small(h wire.Header, head []byte, taken []readReq) {
 func (t *target) large(h wire.Header, head []byte, q *readReq) {
 	p, code := t.pin(q)
 	out := wire.Outcome{Code: code}
-	sum := []uint64{0}
+	sums := []uint64{0}
 	if code == errs.OK {
 		out.Length = q.desc.Length
 		b, owner := p.Bytes, int32(len(t.plan.held))
 		if q.snap {
 			t.plan.big = t.rcv.pools.big()
-			b, owner = t.plan.big[:copy(t.plan.big, p.Bytes)], -1
+			b, owner = t.plan.big[:move(t.plan.big, p.Bytes)], -1
 			p.Unpin()
 		} else {
 			t.plan.pins = append(t.plan.pins, p)
 		}
 		if t.sums {
-			sum[0] = xxh3.Hash(b)
+			sums[0] = sum(b)
 		}
 		t.snd.refer(b, owner)
 	}
@@ -321,7 +319,7 @@ func (t *target) large(h wire.Header, head []byte, q *readReq) {
 	out.Put(head[wire.HeaderSize:])
 	wire.Seal(head)
 	trailer := t.snd.reserve(h.TrailerSize())
-	putTrailer(trailer, sum)
+	putTrailer(trailer, sums)
 	t.snd.payload += int(out.Length)
 	if code == errs.OK && !q.snap {
 		t.plan.held = append(t.plan.held, heldRange{desc: q.desc, end: trailer[len(trailer)-wire.EndSize:]})

@@ -4,8 +4,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/zeebo/xxh3"
-
 	"github.com/tideway-io/tideway/errs"
 	"github.com/tideway-io/tideway/internal/wire"
 	"github.com/tideway-io/tideway/segment"
@@ -168,7 +166,7 @@ func (f *filer) write(w *fileWrite) {
 		p := rest[:d.Length]
 		rest = rest[d.Length:]
 		switch {
-		case f.t.sums && xxh3.Hash(p) != w.sums[k]:
+		case f.t.sums && sum(p) != w.sums[k]:
 			codes[k] = errs.Checksum
 			if w.abort != errs.OK {
 				codes[k] = w.abort
@@ -191,7 +189,7 @@ func (f *filer) writeAt(d wire.Desc, p []byte) errs.Code {
 	}
 	defer pin.Unpin()
 	if pin.File == nil {
-		copy(pin.Bytes, p)
+		move(pin.Bytes, p)
 		return errs.OK
 	}
 	if _, err := pin.File.WriteAt(p, pin.Offset); err != nil {
@@ -226,7 +224,7 @@ func (f *filer) read() bool {
 		out.data = b[:at+len(p)]
 		out.outs = append(out.outs, wire.Outcome{Length: uint32(len(p)), Code: code})
 		if f.t.sums {
-			out.sums = append(out.sums, xxh3.Hash(p))
+			out.sums = append(out.sums, sum(p))
 		}
 	}
 	f.t.ready(out)
@@ -241,7 +239,7 @@ func (f *filer) readAt(d wire.Desc, p []byte) errs.Code {
 	}
 	defer pin.Unpin()
 	if pin.File == nil {
-		copy(p, pin.Bytes)
+		move(p, pin.Bytes)
 		return errs.OK
 	}
 	if n, err := pin.File.ReadAt(p, pin.Offset); n < len(p) {

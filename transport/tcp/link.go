@@ -85,7 +85,7 @@ func (k *fdLink) Close() error     { return k.conn.Close() }
 
 func (k *fdLink) readv(to [][]byte) (int, error) {
 	n, e := k.rvec.call(unix.SYS_READV, k.fd, to)
-	raceReceive(to, n)
+	raceReceive()
 	if e == 0 && n == 0 {
 		return 0, io.EOF
 	}
@@ -93,9 +93,8 @@ func (k *fdLink) readv(to [][]byte) (int, error) {
 }
 
 func (k *fdLink) writev(from [][]byte) (int, error) {
-	raceSend(from, 0)
+	raceSend()
 	n, e := k.wvec.call(unix.SYS_WRITEV, k.fd, from)
-	raceSend(from, n)
 	return n, errnoErr(e)
 }
 

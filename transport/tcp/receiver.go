@@ -3,8 +3,6 @@ package tcp
 import (
 	"sync"
 
-	"github.com/zeebo/xxh3"
-
 	"github.com/tideway-io/tideway/errs"
 	"github.com/tideway-io/tideway/internal/wire"
 )
@@ -178,7 +176,7 @@ func (r *receiver) advance(d []byte, n int) int {
 		return m
 	}
 	if r.hash && d != nil {
-		r.sums[r.piece] = xxh3.Hash(d)
+		r.sums[r.piece] = sum(d)
 	}
 	r.piece, r.filled = r.piece+1, 0
 	return m
@@ -257,7 +255,7 @@ func (r *receiver) copyPayload() bool {
 		i := r.piece
 		d := r.to.dest(i)
 		if d != nil {
-			copy(d[r.filled:], r.buf[r.r:r.w])
+			move(d[r.filled:], r.buf[r.r:r.w])
 		}
 		r.r += r.advance(d, have)
 		r.to.release(i)

@@ -3,8 +3,6 @@ package tcp
 import (
 	"math/bits"
 
-	"github.com/zeebo/xxh3"
-
 	"github.com/tideway-io/tideway/errs"
 	"github.com/tideway-io/tideway/internal/wire"
 	"github.com/tideway-io/tideway/transport"
@@ -112,7 +110,7 @@ func (i *initiator) seal(trailer []byte, payloads [][]byte) {
 	i.hashes = i.hashes[:0]
 	if i.sums {
 		for _, p := range payloads {
-			i.hashes = append(i.hashes, xxh3.Hash(p))
+			i.hashes = append(i.hashes, sum(p))
 		}
 	}
 	putTrailer(trailer, i.hashes)
@@ -210,7 +208,7 @@ func (i *initiator) payload(st *outStream, seq uint64) {
 		i.snd.refer(p, int32(len(i.payloads)))
 	} else {
 		p = i.snd.reserve(len(p))
-		copy(p, o.local)
+		move(p, o.local)
 	}
 	i.payloads = append(i.payloads, p)
 }

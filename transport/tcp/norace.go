@@ -1,6 +1,0 @@
-//go:build !race
-
-package tcp
-
-func raceSend([][]byte, int)    {}
-func raceReceive([][]byte, int) {}
