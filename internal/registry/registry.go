@@ -257,13 +257,6 @@ func (r *Registry) Find(mem []byte) *Buffer {
 	return b
 }
 
-// ByName returns the buffer of that name, or nil.
-func (r *Registry) ByName(name string) *Buffer {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	return r.mu.names[name]
-}
-
 // Len returns how many buffers are registered.
 func (r *Registry) Len() int {
 	r.mu.RLock()

@@ -354,15 +354,17 @@ func TestPublished(t *testing.T) {
 	}
 }
 
-func TestFindAndNames(t *testing.T) {
+func TestFind(t *testing.T) {
 	mem := make([]byte, 100)
 	r := New(Options{})
-	if r.Find(mem) != nil || r.Find(nil) != nil || r.ByName("a") != nil {
+	if r.Find(mem) != nil || r.Find(nil) != nil {
 		t.Error("an empty registry finds something")
 	}
 	a := register(t, r, Registration{Name: "a", Bytes: mem[10:20]})
 	b := register(t, r, Registration{Name: "b", Bytes: mem[20:30]})
-	register(t, r, Registration{Name: "f", File: noFile{}, Length: 5})
+	if f := register(t, r, Registration{Name: "f", File: noFile{}, Length: 5}); f.File() == nil || f.Bytes() != nil {
+		t.Error("a file is no file")
+	}
 	for _, c := range []struct {
 		from, to int
 		want     *Buffer
@@ -370,9 +372,6 @@ func TestFindAndNames(t *testing.T) {
 		if got := r.Find(mem[c.from:c.to]); got != c.want {
 			t.Errorf("Find [%d:%d) = %v, want %v", c.from, c.to, got, c.want)
 		}
-	}
-	if r.ByName("b") != b || r.ByName("f").File() == nil || r.ByName("c") != nil {
-		t.Error("ByName finds the wrong buffer")
 	}
 	if &b.Bytes()[0] != &mem[20] || cap(b.Bytes()) != 10 {
 		t.Error("Bytes are not the ones registered")
