@@ -275,7 +275,7 @@ func TestNoPinOutlivesItsMemory(t *testing.T) {
 			}
 		})
 	}
-	for round := 0; round < 100 || revoked.Load() == 0; round++ {
+	for round := 0; round < 300 || revoked.Load() == 0; round++ {
 		b, free, err := mem.Alloc(size, mem.Options{})
 		if err != nil {
 			t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/tideway-io/tideway/errs"
+	"github.com/tideway-io/tideway/internal/testenv"
 	"github.com/tideway-io/tideway/segment"
 	"github.com/tideway-io/tideway/topology"
 	"github.com/tideway-io/tideway/transport"
@@ -381,7 +382,11 @@ func TestFind(t *testing.T) {
 // TestManyBuffers is a large engine's number of small buffers, registered in no
 // order. Were anything quadratic, it would not end in a test's time.
 func TestManyBuffers(t *testing.T) {
-	const n, size = 100_000, 16
+	const size = 16
+	n := 100_000
+	if testenv.Race {
+		n /= 5
+	}
 	mem := make([]byte, n*size)
 	r := New(Options{})
 	bufs := make([]*Buffer, n)
