@@ -382,10 +382,16 @@ func TestB23DoubleRegistration(t *testing.T) {
 		t.Errorf("contained: %v", err)
 	}
 	next := must(e.Register(p[1<<20:2<<20], tideway.BufferOptions{}))(t)
-	for _, b := range []*tideway.Buffer{one, next, two} {
+	for _, b := range []*tideway.Buffer{one, one, next, next} { // a handle counts once
 		if err := b.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+	if _, err := e.Register(p, tideway.BufferOptions{}); !errors.Is(err, tideway.ErrInvalid) {
+		t.Errorf("over a registration that is still held: %v", err)
+	}
+	if err := two.Close(); err != nil {
+		t.Error(err)
 	}
 	whole := must(e.Register(p, tideway.BufferOptions{}))(t)
 	if err := whole.Close(); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"sync/atomic"
 
 	"github.com/tideway-io/tideway/errs"
 	"github.com/tideway-io/tideway/internal/mem"
@@ -26,8 +27,9 @@ type Registration struct {
 
 // Buffer is a registered local buffer.
 type Buffer struct {
-	e *Engine
-	r *registry.Buffer
+	e     *Engine
+	r     *registry.Buffer
+	state atomic.Int32
 }
 
 // Alloc makes a buffer of n zero bytes.
@@ -79,7 +81,7 @@ func (e *Engine) register(r Registration, free func() error) (*Buffer, error) {
 		return nil, err
 	}
 	e.changed()
-	return &Buffer{e, b}, nil
+	return &Buffer{e: e, r: b}, nil
 }
 
 // fileSource identifies the present content of f.
@@ -103,22 +105,34 @@ func (b *Buffer) Desc() *segment.Buffer { return b.r.Desc() }
 func (b *Buffer) Bytes() []byte { return b.r.Bytes() }
 
 // Close withdraws the buffer unless transfers use it.
-func (b *Buffer) Close() error {
-	if err := b.r.TryClose(); err != nil {
-		return err
-	}
-	return b.closed()
-}
+func (b *Buffer) Close() error { return b.end(b.r.TryClose) }
 
 // CloseContext withdraws the buffer and waits for the transfers that use it.
 func (b *Buffer) CloseContext(ctx context.Context) error {
-	if err := b.r.Close(ctx); err != nil {
-		return err
-	}
-	return b.closed()
+	return b.end(func() error { return b.r.Close(ctx) })
 }
 
-func (b *Buffer) closed() error {
+// The states of a handle: identical registrations share a registry.Buffer, so
+// each handle gives back its one reference once.
+const (
+	handleOpen = iota
+	handleClosing
+	handleClosed
+)
+
+// end runs close, unless it succeeded before or is running.
+func (b *Buffer) end(close func() error) error {
+	if !b.state.CompareAndSwap(handleOpen, handleClosing) {
+		if b.state.Load() == handleClosed {
+			return nil
+		}
+		return errs.New(errs.Busy, "close buffer", "%s is being closed", b.r)
+	}
+	if err := close(); err != nil {
+		b.state.Store(handleOpen)
+		return err
+	}
+	b.state.Store(handleClosed)
 	b.e.changed()
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"hash/maphash"
 	"log/slog"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,6 +24,7 @@ import (
 	"github.com/tideway-io/tideway/internal/core/selector"
 	"github.com/tideway-io/tideway/internal/listen"
 	"github.com/tideway-io/tideway/internal/registry"
+	"github.com/tideway-io/tideway/internal/sys"
 	"github.com/tideway-io/tideway/segment"
 	"github.com/tideway-io/tideway/transport"
 )
@@ -43,6 +45,7 @@ type Engine struct {
 	cfg         Config
 	log         *slog.Logger
 	incarnation segment.Incarnation
+	host        string // identity of this boot, empty if unknown
 	started     time.Time
 	name        segment.Name // fixed once the listener is bound
 
@@ -91,6 +94,7 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	}
 	e := &Engine{cfg: cfg, log: cfg.Logger, started: time.Now(), stopped: make(chan struct{})}
 	e.incarnation = segment.Incarnation(e.rand() | 1)
+	e.host = sys.BootID(os.DirFS("/proc"))
 	e.log = e.log.With("engine", e.incarnation.String())
 	e.answers = make(map[string]control.Handler)
 	e.ctx, e.stop = context.WithCancel(context.Background())

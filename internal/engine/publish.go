@@ -2,8 +2,6 @@ package engine
 
 import (
 	"context"
-	"os"
-	"strings"
 	"time"
 
 	"github.com/tideway-io/tideway/errs"
@@ -30,7 +28,7 @@ func (e *Engine) ownDesc() *segment.Desc {
 // about the one who asks.
 func (e *Engine) bareDesc() *segment.Desc {
 	d := &segment.Desc{
-		Name: e.name, Incarnation: e.incarnation, Addr: e.Addr(), Host: hostID(), Protocol: "tcp", TCPVersion: 2,
+		Name: e.name, Incarnation: e.incarnation, Addr: e.Addr(), Host: e.host, Protocol: "tcp", TCPVersion: 2,
 	}
 	for _, t := range e.transports.open {
 		if !t.transport.Caps().OwnOnly {
@@ -49,15 +47,6 @@ func (e *Engine) selfDesc() *segment.Desc {
 		d.Transports = append(d.Transports, t.name)
 	}
 	return d
-}
-
-// hostID is the boot's random identity, empty where the system has none.
-func hostID() string {
-	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(id))
 }
 
 // lookup gets a peer's descriptor: from the store, or from the peer itself.
