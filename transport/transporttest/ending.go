@@ -172,13 +172,12 @@ func checkQuiet(t testing.TB, cfg *Config) {
 // must not wait for the initiator, and no byte may change afterwards.
 func closeTarget(t testing.TB, cfg *Config) {
 	t.Helper()
-	for i := range endings {
-		e := endings[i]
+	for _, e := range endings() {
 		if e.hold == nil || !e.cancel { // each way to hold once
 			continue
 		}
 		e.end, e.cancel = nil, false
-		o := newOrdeal(t, cfg, &e)
+		o := newOrdeal(t, cfg, e)
 		if o == nil {
 			continue
 		}
@@ -347,8 +346,7 @@ func onceDisturb(f *flow, rng *rand.Rand, stopped func() bool) {
 // of them when it returns, and that the endpoint takes nothing afterwards.
 func closedAtReturn(t testing.TB, cfg *Config) {
 	t.Helper()
-	for i := range endings {
-		e := &endings[i]
+	for _, e := range endings() {
 		if e.cancel || e.stall != 0 {
 			continue
 		}

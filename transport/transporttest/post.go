@@ -42,9 +42,13 @@ func checkOverload(t testing.TB, cfg *Config) {
 	f.await(tagsOf(warm))
 	wired := from.wire.dialled() > 0
 	from.wire.allow(up, 0)
+	limit := floodLimit - floodPost
+	if !wired {
+		limit = floodLimit / 16 // nobody keeps it from completing them as they come
+	}
 
 	var taken []transport.Slice
-	for refused := false; !refused && len(taken) < floodLimit-floodPost; {
+	for refused := false; !refused && len(taken) < limit; {
 		s := next()
 		n, err := f.post(s, nil)
 		taken = append(taken, s[:n]...)
@@ -53,7 +57,7 @@ func checkOverload(t testing.TB, cfg *Config) {
 			t.Fatalf("Post refused slice %d: %v, want %v", len(taken), err, errs.ErrOverloaded)
 		}
 	}
-	if wired && len(taken) >= floodLimit-floodPost {
+	if wired && len(taken) >= limit {
 		t.Errorf("%d slices accepted while the peer is silent: the queue has no bound", len(taken))
 	}
 	t.Logf("%d slices accepted before an overload", len(taken))
