@@ -11,23 +11,23 @@ import (
 	"github.com/tideway-io/tideway/segment"
 )
 
-// far is a target behind a line of 5 ms each way and 1 Gb/s.
-func far(t *testing.T) (px *testenv.Proxy, e *tideway.Engine, kv *tideway.RemoteBuffer) {
-	px = testenv.NewProxy(t, "")
+// far is a target behind a line of 1 Gb/s.
+func far(t *testing.T, eachWay time.Duration) (e *tideway.Engine, kv *tideway.RemoteBuffer) {
+	px := testenv.NewProxy(t, "")
 	for _, dir := range []testenv.Dir{testenv.Up, testenv.Down} {
-		px.Link(dir, 1e9, 5*time.Millisecond)
+		px.Link(dir, 1e9, eachWay)
 	}
 	tg := startTarget(t, spec{Config: targetConfig{Listen: freeAddr(t), Advertise: px.Addr}, Buffers: []targetBuffer{{Name: "kv", Size: 64 << 20, Access: segment.ReadWrite}}})
 	px.Target(tg.listen)
 	e = open(t, tideway.Config{})
 	_, kv = find(t, e, tg.Addr, "kv")
-	return px, e, kv
+	return e, kv
 }
 
 // TestB31FarPeer fills a line of 10 ms round trip: without several requests in
 // flight it would carry at most one MiB in 18 ms.
 func TestB31FarPeer(t *testing.T) {
-	_, e, kv := far(t)
+	e, kv := far(t, 5*time.Millisecond)
 	local := make([]byte, 64<<20)
 	for _, op := range []tideway.Op{tideway.Write, tideway.Read} {
 		rate := streamRate(t, e, op, local, kv, 1<<20, 16, time.Second)
@@ -38,17 +38,32 @@ func TestB31FarPeer(t *testing.T) {
 	}
 }
 
+// TestB31VeryFarPeer has 25 MB under way, three times the window that rails begin
+// with.
+func TestB31VeryFarPeer(t *testing.T) {
+	testenv.NeedFull(t)
+	e, kv := far(t, 100*time.Millisecond)
+	local := make([]byte, 64<<20)
+	for _, op := range []tideway.Op{tideway.Write, tideway.Read} {
+		streamRate(t, e, op, local, kv, 1<<20, 64, 2*time.Second) // until the window has grown
+		rate := streamRate(t, e, op, local, kv, 1<<20, 64, 2*time.Second)
+		t.Logf("%v: %.2f Gb/s of 1", op, rate*8/1e9)
+		if rate < 0.5*125e6 && !testenv.Race {
+			t.Errorf("%v: %.0f%% of the line", op, rate/1.25e6)
+		}
+	}
+}
+
 // TestSpeedB31Far compares that with what iperf3 gets out of the same line.
 func TestSpeedB31Far(t *testing.T) {
 	testenv.NeedSpeed(t)
-	px, e, kv := far(t)
+	e, kv := far(t, 5*time.Millisecond)
 	ip := startIperf(t, "127.0.0.1")
 	line := testenv.NewProxy(t, net.JoinHostPort(ip.addr, strconv.Itoa(ip.port)))
 	line.Link(testenv.Up, 1e9, 5*time.Millisecond)
 	line.Link(testenv.Down, 1e9, 5*time.Millisecond)
 	_, port, _ := net.SplitHostPort(line.Addr)
 	ip.port, _ = strconv.Atoi(port)
-	_ = px
 	local := make([]byte, 64<<20)
 	for _, op := range []tideway.Op{tideway.Write, tideway.Read} {
 		var ours, theirs []float64

@@ -34,6 +34,9 @@ func (c Config) withDefaults() Config {
 	c.RestMax = max(or(c.RestMax, 2*time.Second), c.RestMin)
 	c.SliceBytes = or(c.SliceBytes, 1<<20)
 	c.SmallBytes = or(c.SmallBytes, 64<<10)
+	if c.Window == 0 {
+		c.MaxWindow = or(c.MaxWindow, 64<<20)
+	}
 	c.Window = or(c.Window, 8<<20)
 	c.RailSlices = or(c.RailSlices, 4096)
 	c.MaxSlices = min(or(c.MaxSlices, maxSlices), maxSlices)

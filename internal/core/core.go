@@ -47,6 +47,10 @@ type Config struct {
 	// Window is how many bytes a rail may have in flight when its transport does
 	// not say. Default 8 MiB.
 	Window uint64
+	// MaxWindow is up to where that window follows twice the measured rate times
+	// the shortest round trip. Default 64 MiB with the default Window; not above
+	// Window: it is fixed.
+	MaxWindow uint64
 	// RailSlices is how many slices one rail may have in flight. Default 4096.
 	RailSlices int
 	// MaxSlices bounds the slices in flight or waiting for a retry in the whole

@@ -91,8 +91,12 @@ func (s *Shard) Connected(now Time, id PathID, rails []RailSpec, out *Actions) {
 	p.blocked, p.hold, p.refusals = false, 0, 0
 	p.rails.Clear()
 	for _, r := range rails {
+		window, most := s.cfg.Window, s.cfg.MaxWindow
+		if r.Window > 0 {
+			window, most = r.Window, r.Window
+		}
 		p.rails.Add(rail.Config{
-			Window: or(r.Window, s.cfg.Window), Slices: s.cfg.RailSlices, Small: s.cfg.SmallBytes,
+			Window: window, MaxWindow: most, Slices: s.cfg.RailSlices, Small: s.cfg.SmallBytes,
 			Penalty: max(r.Penalty, 1), HalfLife: int64(s.cfg.HalfLife), Backoff: s.cfg.rests(true, 0),
 		})
 	}
@@ -191,7 +195,7 @@ func (s *Shard) takeBack(now Time, i uint32, a Attempt, out *Actions) bool {
 	sl := &s.slices[i]
 	ti := sl.transfer
 	t := &s.transfers[ti]
-	s.release(t, &s.paths[sl.path], i, false)
+	s.release(now, t, &s.paths[sl.path], i, false)
 	if t.code != errs.OK {
 		s.dropSlice(i)
 		s.settle(ti, out)

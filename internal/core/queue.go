@@ -152,6 +152,7 @@ func (s *Shard) issue(now Time, pi uint32, f uint8, room rail.Kind, out *Actions
 		return false
 	}
 	sl := &s.slices[i]
+	sl.start = now
 	sl.path, sl.rail, sl.kind, sl.try = pi, uint8(r), kindOf(f), t.try
 	s.link(t, i)
 	p.rails.At(r).Start(int64(now), n, sl.kind)

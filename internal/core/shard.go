@@ -88,7 +88,7 @@ func (s *Shard) complete(now Time, c *transport.Completion, out *Actions) {
 	sl := &s.slices[i]
 	ti := sl.transfer
 	t, p := &s.transfers[ti], &s.paths[sl.path]
-	s.release(t, p, i, c.Code == errs.OK)
+	s.release(now, t, p, i, c.Code == errs.OK)
 	p.blocked = false
 	if c.Code != errs.OK {
 		pi, rail := sl.path, int(sl.rail)
@@ -114,10 +114,10 @@ func (s *Shard) silent(now Time, pi uint32, a Attempt, out *Actions) {
 }
 
 // release takes slice i, in flight until now, off its path and its transfer.
-func (s *Shard) release(t *transfer, p *path, i uint32, served bool) {
+func (s *Shard) release(now Time, t *transfer, p *path, i uint32, served bool) {
 	sl := &s.slices[i]
 	s.unlink(t, i)
-	p.rails.At(int(sl.rail)).Done(sl.length, sl.kind, served)
+	p.rails.At(int(sl.rail)).Done(sl.length, sl.kind, served, int64(now-sl.start))
 	p.live--
 	s.touch(sl.path)
 }

@@ -24,6 +24,7 @@ func TagShard(t transport.Tag) int { return int(t >> (slotBits + genBits)) }
 // slice is a slice in flight, or a range that waits to be tried again.
 type slice struct {
 	offset, length uint64
+	start          Time   // when it was posted
 	gen            uint32 // changes when the slice is not in flight any more
 	transfer, path uint32
 	next, prev     uint32 // in the transfer's list of live ones, or of ranges; next alone when free

@@ -185,6 +185,8 @@ func (p *player) config(opts map[string]string) error {
 			cfg.SliceBytes = size(v)
 		case "window":
 			cfg.Window = size(v)
+		case "max-window":
+			cfg.MaxWindow = size(v)
 		case "slices":
 			cfg.MaxSlices = int(size(v))
 		default:

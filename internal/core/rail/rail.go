@@ -9,12 +9,13 @@ import "math"
 
 // Config configures one rail. Every field is set.
 type Config struct {
-	Window   uint64  // bytes in flight at most
-	Slices   int     // slices in flight at most
-	Small    uint64  // bytes up to which a transfer is small, for sizing the reserve
-	Penalty  float64 // multiplies the predicted finish
-	HalfLife int64   // nanoseconds after which a measurement counts half
-	Backoff  Backoff
+	Window    uint64  // bytes in flight at most
+	MaxWindow uint64  // up to where the window follows what is measured; not above Window: it is fixed
+	Slices    int     // slices in flight at most
+	Small     uint64  // bytes up to which a transfer is small, for sizing the reserve
+	Penalty   float64 // multiplies the predicted finish
+	HalfLife  int64   // nanoseconds after which a measurement counts half
+	Backoff   Backoff
 }
 
 // load is bytes and slices in flight.
@@ -43,17 +44,25 @@ type Rail struct {
 	served  uint64  // bytes completed since mark
 	mark    int64   // start of the present measurement
 	rate    float64 // bytes per nanosecond, 0 until measured
+	trip    int64   // the shortest time that a slice took, 0 until measured
 	rest    Rest
 	trusted bool // not resting and not on trial, as of the last look
 }
 
 // New returns an idle rail.
 func New(cfg Config) Rail {
-	w, n := max(cfg.Window, 1), max(cfg.Slices, 1)
-	r := Rail{cfg: cfg, window: load{w, n}, trusted: true}
-	r.reserve = load{max(w/8, min(cfg.Small, w/2)), n / 8}
-	r.share = load{w - r.reserve.bytes, n - r.reserve.slices}
+	n := max(cfg.Slices, 1)
+	r := Rail{cfg: cfg, trusted: true}
+	r.window.slices, r.reserve.slices = n, n/8
+	r.share.slices = n - r.reserve.slices
+	r.resize(max(cfg.Window, 1))
 	return r
+}
+
+// resize sets the bytes of the window and of its parts.
+func (r *Rail) resize(w uint64) {
+	r.window.bytes, r.reserve.bytes = w, max(w/8, min(r.cfg.Small, w/2))
+	r.share.bytes = w - r.reserve.bytes
 }
 
 // Kind says who wants room.
@@ -93,22 +102,30 @@ func (r *Rail) Start(now int64, n uint64, k Kind) {
 	l.slices++
 }
 
-// Done notes that a slice is not in flight any more, and whether it was served.
-func (r *Rail) Done(n uint64, k Kind, served bool) {
+// Done notes that a slice is not in flight any more, whether it was served, and
+// how long it took.
+func (r *Rail) Done(n uint64, k Kind, served bool, took int64) {
 	l := &r.small
 	if k == Bulk {
 		l = &r.bulk
 	}
 	l.bytes -= n
 	l.slices--
-	if served {
-		r.served += n
+	if !served {
+		return
+	}
+	r.served += n
+	if took > 0 && (r.trip == 0 || took < r.trip) {
+		r.trip = took
 	}
 }
 
 // Settle measures after a run of Done. The sample is bytes served per time that
 // the rail was busy, so it is service and not queueing. A rail that ran dry may
 // have been faster than what it was given: then only a higher sample counts.
+// The window becomes twice what is under way at that rate: a window too small
+// for the round trip holds the rate down, so the one lifts the other until the
+// rate is the rail's own.
 func (r *Rail) Settle(now int64) {
 	if r.served == 0 {
 		return
@@ -127,6 +144,9 @@ func (r *Rail) Settle(now int64) {
 	case !dry || sample > r.rate:
 		r.rate += (sample - r.rate) * (1 - math.Exp2(-float64(elapsed)/float64(r.cfg.HalfLife)))
 	}
+	if most := r.cfg.MaxWindow; most > r.cfg.Window {
+		r.resize(max(r.cfg.Window, uint64(min(2*r.rate*float64(r.trip), float64(most)))))
+	}
 }
 
 // Fail notes that the rail failed a slice. It rests.
@@ -137,7 +157,7 @@ func (r *Rail) InFlight() (bytes uint64, slices int) {
 	return r.bulk.bytes + r.small.bytes, r.bulk.slices + r.small.slices
 }
 
-// Window returns the bytes that may be in flight.
+// Window returns the bytes that may be in flight now.
 func (r *Rail) Window() uint64 { return r.window.bytes }
 
 // Share returns the bytes of bulk that may be in flight: the longest bulk slice.

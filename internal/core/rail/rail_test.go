@@ -112,7 +112,7 @@ func TestRateIsService(t *testing.T) {
 	now := int64(0)
 	for range 1000 {
 		now += 1000
-		r.Done(1000, Bulk, true)
+		r.Done(1000, Bulk, true, 0)
 		r.Start(now, 1000, Bulk)
 		r.Settle(now)
 	}
@@ -122,7 +122,7 @@ func TestRateIsService(t *testing.T) {
 	// Half the speed for one half-life: the mean of old and new.
 	for end := now + 100*ms; now < end; {
 		now += 2000
-		r.Done(1000, Bulk, true)
+		r.Done(1000, Bulk, true, 0)
 		r.Start(now, 1000, Bulk)
 		r.Settle(now)
 	}
@@ -131,17 +131,49 @@ func TestRateIsService(t *testing.T) {
 	}
 	// A trickle says nothing of how fast the rail is.
 	for range 8 {
-		r.Done(1000, Bulk, false)
+		r.Done(1000, Bulk, false, 0)
 	}
 	before := r.BytesPerSecond()
 	for range 100 {
 		r.Start(now, 10, Small)
 		now += ms
-		r.Done(10, Small, true)
+		r.Done(10, Small, true, 0)
 		r.Settle(now)
 	}
 	if got := r.BytesPerSecond(); got != before {
 		t.Errorf("a trickle changed the measured speed from %.3g to %.3g", before, got)
+	}
+}
+
+// TestWindowFollowsRoundTrip keeps a window full over a line of 1 byte a
+// nanosecond and a long round trip.
+func TestWindowFollowsRoundTrip(t *testing.T) {
+	cfg := config(1000)
+	cfg.MaxWindow, cfg.HalfLife = 1e6, 1
+	const trip, slice = 20_000, 100
+	r := New(cfg)
+	for now, rounds := int64(0), 0; rounds < 40; rounds++ {
+		n := 0
+		for ; r.Room(slice, Bulk); n++ {
+			r.Start(now, slice, Bulk)
+		}
+		now += trip
+		for range n - 1 {
+			r.Done(slice, Bulk, true, trip)
+			now += slice
+			r.Settle(now)
+		}
+		r.Done(slice, Bulk, true, trip+slice)
+	}
+	if w := r.Window(); w < trip || w > 2.5*trip {
+		t.Errorf("the window is %d bytes where %d are under way", w, trip)
+	}
+	fixed := New(config(1000))
+	fixed.Start(0, slice, Bulk)
+	fixed.Done(slice, Bulk, true, 1e9)
+	fixed.Settle(1)
+	if fixed.Window() != 1000 {
+		t.Errorf("a fixed window is now %d bytes", fixed.Window())
 	}
 }
 
@@ -183,7 +215,7 @@ func TestPickSamplesIdleRails(t *testing.T) {
 		r := s.Pick(now, 10, Small)
 		picked[r]++
 		s.At(r).Start(now, 10, Small)
-		s.At(r).Done(10, Small, true)
+		s.At(r).Done(10, Small, true, 0)
 		s.Settle(now + 1)
 	}
 	if picked[1] == 0 || picked[2] == 0 || picked[1]+picked[2] > 10 {
@@ -212,13 +244,13 @@ func TestPickRestsAndTries(t *testing.T) {
 	if r := s.Pick(20*ms, 100, Bulk); r != -1 {
 		t.Errorf("rail %d picked while the trial is out", r)
 	}
-	s.At(0).Done(100, Bulk, true)
+	s.At(0).Done(100, Bulk, true, 0)
 	s.Settle(21 * ms)
 	if r := s.Pick(21*ms, 100, Bulk); r != 0 {
 		t.Errorf("rail %d picked after a good trial, want 0", r)
 	}
 	for range 4 {
-		s.At(1).Done(200, Bulk, true)
+		s.At(1).Done(200, Bulk, true, 0)
 	}
 	s.At(0).Fail(22 * ms)
 	s.At(1).Fail(21 * ms)
@@ -253,7 +285,7 @@ func TestNeverAboveWindow(t *testing.T) {
 			} else if len(out) > 0 {
 				f := out[r.IntN(len(out))]
 				out = out[:copy(out, without(out, f))]
-				s.At(f.rail).Done(f.n, f.k, r.IntN(4) != 0)
+				s.At(f.rail).Done(f.n, f.k, r.IntN(4) != 0, 0)
 				if r.IntN(20) == 0 {
 					s.At(f.rail).Fail(now)
 				}
@@ -299,6 +331,6 @@ func BenchmarkPick(b *testing.B) {
 	for i := range b.N {
 		r := s.Pick(int64(i), 4096, Small)
 		s.At(r).Start(int64(i), 4096, Small)
-		s.At(r).Done(4096, Small, true)
+		s.At(r).Done(4096, Small, true, 0)
 	}
 }
