@@ -35,6 +35,7 @@ func (i *initiator) cancel(tags map[transport.Tag]struct{}) []transport.Completi
 			done = append(done, transport.Completion{Tag: o.tag, Code: errs.Canceled, InDoubt: !st.id.Reads()})
 			o.done, o.local = true, nil
 			i.mu.live--
+			i.tell(st, n)
 			if k := n - i.first; i.reading == st && k < uint64(len(i.incoming)) {
 				i.incoming[k] = nil
 			}
@@ -45,6 +46,33 @@ func (i *initiator) cancel(tags map[transport.Tag]struct{}) []transport.Completi
 	}
 	i.load.Store(i.mu.bytes)
 	return done
+}
+
+// cancelled is a run of Reads that the target need not answer any more.
+type cancelled struct {
+	id    wire.Stream
+	first uint64
+	count uint16
+}
+
+// maxCancels bounds the runs that wait to be told. Telling saves the target work
+// and the path bytes; nothing depends on it.
+const maxCancels = 64
+
+// tell has the target told that a Read in flight is not wanted.
+func (i *initiator) tell(st *outStream, seq uint64) {
+	if !st.id.Reads() {
+		return
+	}
+	if k := len(i.mu.cancels) - 1; k >= 0 {
+		if c := &i.mu.cancels[k]; c.id == st.id && c.first+uint64(c.count) == seq && c.count < wire.MaxDescs {
+			c.count++
+			return
+		}
+	}
+	if len(i.mu.cancels) < maxCancels {
+		i.mu.cancels = append(i.mu.cancels, cancelled{st.id, seq, 1})
+	}
 }
 
 // withdraw takes ops that are in no frame out of their stream.
@@ -125,12 +153,13 @@ func (i *initiator) down(cause error) {
 	i.snd.finish()
 	i.rcv.drop()
 	i.mu.Unlock()
+	i.note.unsure(unsure) // a cancel, which takes rx first, finds them here or there
 	i.tx.Unlock()
 	i.rx.Unlock()
 	if len(sure) > 0 {
 		i.sink.Complete(sure)
 	}
-	i.note.lost(i, cause, unsure)
+	i.note.lost(i, cause)
 }
 
 // lostCode returns the code of slices whose lane ended because of cause.

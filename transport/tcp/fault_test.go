@@ -263,3 +263,46 @@ func TestCancelStuck(t *testing.T) {
 		}
 	})
 }
+
+// TestCancelWhileFencing: Writes that wait for a fence end at once when they are
+// cancelled.
+func TestCancelWhileFencing(t *testing.T) {
+	bubble(t, 8<<10, func(t *testing.T, nw *memNet, a, b *host) {
+		ep := a.connect(t, b)
+		buf := b.memory.add(make([]byte, 1<<20), segment.ReadWrite)
+		nw.freeze(b.desc.Addr, true)
+		a.post(t, ep, []transport.Slice{write(buf, make([]byte, 400_000), 1), write(buf, make([]byte, 500_000), 2)})
+		nw.reset()
+		time.Sleep(100 * time.Millisecond)
+		start := time.Now()
+		ep.Cancel([]transport.Tag{1})
+		if c := a.sink.wait(t, 1); c.Code != errs.Canceled || !c.InDoubt || time.Since(start) != 0 {
+			t.Errorf("%+v after %v, want canceled, in doubt, at once", c, time.Since(start))
+		}
+		if c := a.sink.wait(t, 2); c.Code != errs.Unresponsive || !c.InDoubt {
+			t.Errorf("the one that was not cancelled: %+v", c)
+		}
+	})
+}
+
+// TestCancelSavesBytes: Reads that are cancelled before the target began them are
+// not sent.
+func TestCancelSavesBytes(t *testing.T) {
+	bubble(t, 64<<10, func(t *testing.T, nw *memNet, a, b *host) {
+		ep := a.connect(t, b)
+		buf := b.memory.add(make([]byte, 1<<20), segment.ReadWrite)
+		nw.freeze(b.desc.Addr, true)
+		var s []transport.Slice
+		var tags []transport.Tag
+		for k := range 50 {
+			s, tags = append(s, read(buf, make([]byte, 1<<20), transport.Tag(k))), append(tags, transport.Tag(k))
+		}
+		a.post(t, ep, s)
+		ep.Cancel(tags[:49])
+		nw.freeze(b.desc.Addr, false)
+		wantAll(t, a, s[49:])
+		if n := ep.Observe()[0].BytesIn; n > 3<<20 {
+			t.Errorf("%d bytes came for one read of 1 MiB", n)
+		}
+	})
+}

@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/tideway-io/tideway/errs"
@@ -21,18 +22,41 @@ func (e *Endpoint) fenceWait(why errs.Code) time.Duration {
 
 // settle completes Writes whose lane ended before they were acknowledged: after
 // a fence they can touch nothing any more; without one they are in doubt.
-func (e *Endpoint) settle(o *outbound, cause error, unsure []transport.Completion) {
+func (e *Endpoint) settle(o *outbound, cause error) {
 	code, err := lostCode(cause), cause
-	doubt := false
-	if code == errs.Closed {
-		doubt = true // the endpoint is being closed: nobody will try again here
-	} else if ferr := e.fence(o, e.fenceWait(code)); ferr != nil {
-		code, err, doubt = fenceCode(ferr), ferr, true
+	doubt := code == errs.Closed // the endpoint is being closed: nobody will try again here
+	if !doubt {
+		if ferr := e.fence(o, e.fenceWait(code)); ferr != nil {
+			code, err, doubt = fenceCode(ferr), ferr, true
+		}
 	}
+	e.mu.Lock()
+	unsure := e.mu.unsure[o]
+	delete(e.mu.unsure, o)
+	e.mu.Unlock()
 	for k := range unsure {
 		unsure[k].Code, unsure[k].InDoubt, unsure[k].Err = code, doubt, err
 	}
-	e.t.env.Sink.Complete(unsure)
+	if len(unsure) > 0 {
+		e.t.env.Sink.Complete(unsure)
+	}
+}
+
+// cancelUnsure takes Writes that wait for a fence out of what settle will
+// complete. Their local ranges are quiet already.
+func (e *Endpoint) cancelUnsure(tags map[transport.Tag]struct{}) (done []transport.Completion) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for o, unsure := range e.mu.unsure {
+		e.mu.unsure[o] = slices.DeleteFunc(unsure, func(c transport.Completion) bool {
+			_, ok := tags[c.Tag]
+			if ok {
+				done = append(done, transport.Completion{Tag: c.Tag, Code: errs.Canceled, InDoubt: true})
+			}
+			return ok
+		})
+	}
+	return done
 }
 
 // fenceCode is the code of Writes that could not be fenced because of err.

@@ -141,11 +141,12 @@ func FuzzTarget(f *testing.F) {
 // silent takes an initiator's notices.
 type silent struct{}
 
-func (silent) goaway(errs.Code)                               {}
-func (silent) drained()                                       {}
-func (silent) fenced(fence)                                   {}
-func (silent) ponged(uint64)                                  {}
-func (silent) lost(*initiator, error, []transport.Completion) {}
+func (silent) goaway(errs.Code)              {}
+func (silent) drained()                      {}
+func (silent) fenced(fence)                  {}
+func (silent) ponged(uint64)                 {}
+func (silent) unsure([]transport.Completion) {}
+func (silent) lost(*initiator, error)        {}
 
 // FuzzInitiator: whatever a target answers, an initiator does not panic, writes
 // only into ranges of its reads, and completes each slice at most once.

@@ -85,7 +85,8 @@ type initiator struct {
 		pong     uint64 // to answer, valid if ponging
 		ponging  bool
 		fences   []fence
-		checksum uint64 // payloads that did not match
+		cancels  []cancelled // to tell the target of
+		checksum uint64      // payloads that did not match
 	}
 }
 
@@ -98,9 +99,11 @@ type notices interface {
 	drained()
 	fenced(f fence)
 	ponged(seq uint64)
-	// lost takes, when the lane has ended, the Writes that may have been
-	// applied, and may still be.
-	lost(i *initiator, cause error, unsure []transport.Completion)
+	// unsure takes, when the lane has ended, the Writes that may have been
+	// applied, and may still be. It is called with tx held too.
+	unsure(writes []transport.Completion)
+	// lost says, with nothing held, that the lane has ended.
+	lost(i *initiator, cause error)
 }
 
 func (i *initiator) space() [][]byte { return i.rcv.space() }

@@ -75,7 +75,7 @@ func (i *initiator) fill() [][]byte {
 		return i.snd.left()
 	}
 	i.mu.Lock()
-	if i.mu.dead || i.mu.active == 0 && i.mu.ping == 0 && !i.mu.ponging && len(i.mu.fences) == 0 {
+	if i.mu.dead || i.mu.active == 0 && i.mu.ping == 0 && !i.mu.ponging && len(i.mu.fences)+len(i.mu.cancels) == 0 {
 		i.mu.Unlock()
 		return nil
 	}
@@ -157,7 +157,10 @@ func (i *initiator) controls() {
 	for _, f := range i.mu.fences {
 		i.snd.fence(wire.Fence, f)
 	}
-	i.mu.fences = i.mu.fences[:0]
+	for _, c := range i.mu.cancels {
+		wire.Seal(i.snd.control(wire.Header{Type: wire.Cancel, Stream: c.id, Count: c.count, Seq: c.first}))
+	}
+	i.mu.fences, i.mu.cancels = i.mu.fences[:0], i.mu.cancels[:0]
 }
 
 // frame plans one frame of a stream, as long as fits, and reports whether it
