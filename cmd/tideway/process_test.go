@@ -142,9 +142,9 @@ func runs(t *testing.T, args ...string) *testenv.Process {
 }
 
 const (
-	bigFile  = 160 << 20
-	halfFile = 60 << 20
-	slowly   = 100 // MiB a second
+	bigFile  = 96 << 20 // above what is in flight at a time
+	halfFile = 24 << 20
+	slowly   = 60 // MiB a second
 )
 
 // A restarted server's memory is other memory.
