@@ -84,6 +84,9 @@ func exitCode(ctx context.Context, err error) int {
 	if errors.As(err, &usage) {
 		return exitUsage
 	}
+	if errs.Of(err) == errs.Draining { // as good as gone
+		return exitUnreachable
+	}
 	for _, m := range exitTable() {
 		for _, k := range m.kinds {
 			if errors.Is(err, k) {

@@ -34,6 +34,7 @@ func TestExitCodes(t *testing.T) {
 		{ctx, errs.New(errs.Refused, "x", "y"), 4},
 		{ctx, errs.New(errs.LaneLost, "x", "y"), 4},
 		{ctx, context.DeadlineExceeded, 4},
+		{ctx, errs.New(errs.Draining, "x", "y"), 4},
 		{ctx, errs.New(errs.Denied, "x", "y"), 5},
 		{ctx, syscall.EACCES, 5},
 		{ctx, &hinted{errs.New(errs.Checksum, "x", "y"), "do this"}, 6},

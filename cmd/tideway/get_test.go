@@ -183,13 +183,14 @@ func TestGetBeyondFourGiB(t *testing.T) {
 		testenv.NeedSoak(t) // minutes under the race detector, seconds without it
 	}
 	src := farFile(t)
-	s := newServer(t, "--file", "data="+src)
+	s := testenv.Start(t, "tideway", "serve", "--file", "data="+src)
+	addr := s.Expect(patience, `serving at (\S+)`)[1]
 	out, in, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer out.Close()
-	p, err := os.StartProcess(mustLook(t), []string{"tideway", "get", "-q", s.addr + "/data", "-"}, &os.ProcAttr{Files: []*os.File{nil, in, os.Stderr}})
+	p, err := os.StartProcess(mustLook(t), []string{"tideway", "get", "-q", addr + "/data", "-"}, &os.ProcAttr{Files: []*os.File{nil, in, os.Stderr}})
 	if err != nil {
 		t.Fatal(err)
 	}
