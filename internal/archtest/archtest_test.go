@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/tideway-io/tideway/internal/testenv"
 )
 
 //go:embed exceptions.txt
@@ -26,6 +28,7 @@ const maxExceptions = 0
 const root = "../.."
 
 func TestProject(t *testing.T) {
+	skipUnderRace(t)
 	m, err := Load(abs(t, root))
 	if err != nil {
 		t.Fatal(err)
@@ -48,6 +51,15 @@ func TestProject(t *testing.T) {
 	}
 	if len(exceptions) > maxExceptions {
 		t.Errorf("exceptions.txt has %d entries; it only gets shorter, and had %d", len(exceptions), maxExceptions)
+	}
+}
+
+// skipUnderRace leaves what takes long to the suite static: it has no goroutine,
+// so there is no race to find.
+func skipUnderRace(t *testing.T) {
+	t.Helper()
+	if testenv.Race {
+		t.Skip("no race to find: checked by the suite static")
 	}
 }
 
@@ -201,6 +213,7 @@ func TestExcept(t *testing.T) {
 
 // The command without cgo is one static file, without what would make it dynamic.
 func TestStaticCommand(t *testing.T) {
+	skipUnderRace(t)
 	const maxSize = 50 << 20
 	path := filepath.Join(t.TempDir(), "tideway")
 	cmd := exec.Command("go", "build", "-buildvcs=false", "-o", path, "./cmd/tideway")

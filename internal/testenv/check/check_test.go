@@ -79,7 +79,10 @@ func TestReport(t *testing.T) {
 	const stream = `{"Action":"build-output","ImportPath":"m/broken","Output":"broken.go:1: syntax error\n"}
 {"Action":"run","Package":"m/a","Test":"TestGood"}
 {"Action":"output","Package":"m/a","Test":"TestGood","Output":"noise\n"}
-{"Action":"pass","Package":"m/a","Test":"TestGood"}
+{"Action":"pass","Package":"m/a","Test":"TestGood","Elapsed":1.5}
+{"Action":"pass","Package":"m/a","Test":"TestSlow/sub","Elapsed":71}
+{"Action":"pass","Package":"m/a","Test":"TestSlow","Elapsed":72.25}
+{"Action":"pass","Package":"m/a","Test":"TestSlower","Elapsed":172}
 {"Action":"output","Package":"m/a","Test":"TestBad","Output":"    a_test.go:3: it is bad\n"}
 {"Action":"fail","Package":"m/a","Test":"TestBad"}
 {"Action":"output","Package":"m/a","Test":"TestSkip","Output":"=== RUN   TestSkip\n"}
@@ -103,18 +106,18 @@ not json at all
 	}
 	r.end()
 	printed := out.String()
-	for _, want := range []string{"syntax error", "it is bad", "FAIL\tm/a\t1.0s", "not json at all", "m/a: -test.shuffle 17", "did not end: m/a TestHangs\npanic: test timed out",
+	for _, want := range []string{"syntax error", "it is bad", "FAIL\tm/a\t1.0s", "not json at all", "slow:  172.0 s  m/a TestSlower\nslow:   72.2 s  m/a TestSlow\n", "m/a: -test.shuffle 17", "did not end: m/a TestHangs\npanic: test timed out",
 		"skipped: no root: run as root: m/a TestSkip", "skipped: no reason given: m/a TestSilent"} {
 		if !strings.Contains(printed, want) {
 			t.Errorf("%q is not in\n%s", want, printed)
 		}
 	}
-	for _, hide := range []string{"noise", "PASS", "shuffle 18", "no test files"} {
+	for _, hide := range []string{"noise", "PASS", "shuffle 18", "71", "no test files"} {
 		if strings.Contains(printed, hide) {
 			t.Errorf("%q should not be in\n%s", hide, printed)
 		}
 	}
-	if len(r.outcomes) != 4 || r.outcomes[2].Why != "no root: run as root" {
+	if len(r.outcomes) != 7 || r.outcomes[5].Why != "no root: run as root" {
 		t.Errorf("outcomes = %+v", r.outcomes)
 	}
 }

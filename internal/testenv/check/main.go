@@ -41,15 +41,15 @@ type suite struct {
 func suites() []suite {
 	return []suite{
 		{name: "format", budget: 10 * time.Second, cmd: words("gofmt -l ."), quiet: true},
-		{name: "build", budget: 2 * time.Minute, env: words("CGO_ENABLED=1"), cmd: words("go build ./...")},
-		{name: "build-static", budget: 2 * time.Minute, env: words("CGO_ENABLED=0"), cmd: words("go build ./...")},
-		{name: "build-arm64", budget: 2 * time.Minute, env: words("GOARCH=arm64"), cmd: words("go build ./...")},
-		{name: "vet", budget: time.Minute, cmd: words("go vet ./...")},
-		{name: "staticcheck", budget: 2 * time.Minute, cmd: words("go tool staticcheck ./...")},
-		{name: "static", budget: 2 * time.Minute, env: words("CGO_ENABLED=0"), tests: true,
-			cmd: words("go test -json -count=1 -short -timeout 5m ./...")},
-		{name: "race", budget: 5 * time.Minute, env: words("CGO_ENABLED=1 GORACE=atexit_sleep_ms=0"), tests: true,
-			cmd: words("go test -json -count=1 -race -shuffle=on -timeout 10m ./...")},
+		{name: "build", budget: time.Minute, env: words("CGO_ENABLED=1"), cmd: words("go build ./...")},
+		{name: "build-static", budget: time.Minute, env: words("CGO_ENABLED=0"), cmd: words("go build ./...")},
+		{name: "build-arm64", budget: time.Minute, env: words("GOARCH=arm64"), cmd: words("go build ./...")},
+		{name: "vet", budget: 30 * time.Second, cmd: words("go vet ./...")},
+		{name: "staticcheck", budget: 90 * time.Second, cmd: words("go tool staticcheck ./...")},
+		{name: "static", budget: 3 * time.Minute, env: words("CGO_ENABLED=0"), tests: true,
+			cmd: words("go test -json -count=1 -short -timeout 10m ./...")},
+		{name: "race", budget: 10 * time.Minute, env: words("CGO_ENABLED=1 GORACE=atexit_sleep_ms=0"), tests: true,
+			cmd: words("go test -json -count=1 -race -shuffle=on -timeout 15m ./...")},
 	}
 }
 
@@ -118,9 +118,9 @@ func (l *lines) Write(p []byte) (int, error) {
 }
 
 // run runs one suite in a process group of its own, so that no test binary
-// outlives it, for five times its budget at the most.
+// outlives it, for three times its budget at the most.
 func (s suite) run(ctx context.Context, out io.Writer) ([]mustrun.Outcome, error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*s.budget)
+	ctx, cancel := context.WithTimeout(ctx, 3*s.budget)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, s.cmd[0], s.cmd[1:]...)
 	cmd.Env = append(append(os.Environ(), "GOFLAGS="+os.Getenv("GOFLAGS")+" -buildvcs=false"), s.env...)

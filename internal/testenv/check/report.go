@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -21,8 +22,22 @@ type report struct {
 	output   map[string]*strings.Builder // of tests that have not ended, by package and test
 	seeds    map[string]string           // by package
 	skips    map[string][]string         // reason to tests
+	slow     []slowTest                  // tests without their subtests
 	outcomes []mustrun.Outcome
 }
+
+// slowTest is a test and what it took.
+type slowTest struct {
+	name    string
+	seconds float64
+}
+
+// slowest is how many of the slow tests are printed, and slowFloor what is not
+// slow.
+const (
+	slowest   = 8
+	slowFloor = 2.0 // seconds
+)
 
 // event is one line of go test -json.
 type event struct {
@@ -30,6 +45,7 @@ type event struct {
 	Package string
 	Test    string
 	Output  string
+	Elapsed float64
 }
 
 func newReport(suite string, out io.Writer) *report {
@@ -98,9 +114,17 @@ func (r *report) ended(e event, key string) {
 		io.WriteString(r.out, text)
 	case "skip":
 		o.Why = skipReason(text)
-		r.skips[o.Why] = append(r.skips[o.Why], strings.TrimPrefix(e.Package, mustrun.Module+"/")+" "+e.Test)
+		r.skips[o.Why] = append(r.skips[o.Why], shortName(e))
 	}
 	r.outcomes = append(r.outcomes, o)
+	if e.Elapsed > slowFloor && !strings.Contains(e.Test, "/") {
+		r.slow = append(r.slow, slowTest{shortName(e), e.Elapsed})
+	}
+}
+
+// shortName is a test's package and name, without the module.
+func shortName(e event) string {
+	return strings.TrimPrefix(strings.TrimPrefix(e.Package, mustrun.Module), "/") + " " + e.Test
 }
 
 // skipReason finds the text given to t.Skip: the last line that go test did not
@@ -120,12 +144,17 @@ func skipReason(text string) string {
 	return reason
 }
 
-// end prints what tests wrote that never ended (a panic, a timeout) and the skips.
+// end prints what tests wrote that never ended (a panic, a timeout), the skips,
+// and where the time went.
 func (r *report) end() {
 	for _, key := range slices.Sorted(maps.Keys(r.output)) {
 		fmt.Fprintf(r.out, "did not end: %s\n%s", key, r.output[key])
 	}
 	for _, reason := range slices.Sorted(maps.Keys(r.skips)) {
 		fmt.Fprintf(r.out, "skipped: %s: %s\n", reason, strings.Join(r.skips[reason], ", "))
+	}
+	slices.SortFunc(r.slow, func(a, b slowTest) int { return cmp.Compare(b.seconds, a.seconds) })
+	for _, t := range r.slow[:min(slowest, len(r.slow))] {
+		fmt.Fprintf(r.out, "slow: %6.1f s  %s\n", t.seconds, t.name)
 	}
 }
