@@ -253,7 +253,12 @@ func TestProxyCutRefuseTarget(t *testing.T) {
 		t.Errorf("after Target: %q, %v", got, err)
 	}
 	p.Target("127.0.0.1:1") // nobody listens there
-	if _, err := dial(t, p.Addr).Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, io.EOF) {
+	last, err := net.Dial("tcp", p.Addr)
+	if err == nil {
+		_, err = last.Read(make([]byte, 1))
+		last.Close()
+	}
+	if !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, io.EOF) {
 		t.Errorf("a dead target: %v, want the end", err)
 	}
 }
@@ -277,27 +282,35 @@ func TestProxyDelay(t *testing.T) {
 		}
 		best = min(best, took)
 	}
-	if best > 2*delay+5*time.Millisecond {
+	if best > 3*delay {
 		t.Errorf("the best of ten round trips took %v, want little more than %v", best, 2*delay)
 	}
 }
 
-// The line holds what rate and delay put under way: delay does not lower the rate.
+// The line holds what rate and delay put under way, so that delay does not lower
+// the rate: a window of 64 KiB would take fifteen times as long.
 func TestProxyRate(t *testing.T) {
-	const bits, size = 400e6, 20 << 20
+	const bits, size, delay = 400e6, 20 << 20, 20 * time.Millisecond
 	p := NewProxy(t, server(t, func(c net.Conn) { io.Copy(io.Discard, c) }))
-	p.Link(Up, bits, 20*time.Millisecond)
+	p.Link(Up, bits, delay)
 	ideal := time.Duration(size * 8 / bits * float64(time.Second))
-	start := time.Now()
-	c := dial(t, p.Addr)
-	c.Write(make([]byte, size))
-	c.CloseWrite()
-	if _, err := io.ReadAll(c); err != nil {
-		t.Fatal(err)
+	best := time.Hour
+	for range 3 { // a busy machine is slow now and then
+		start := time.Now()
+		c := dial(t, p.Addr)
+		c.Write(make([]byte, size))
+		c.CloseWrite()
+		if _, err := io.ReadAll(c); err != nil {
+			t.Fatal(err)
+		}
+		if best = min(best, time.Since(start)); best < ideal {
+			t.Fatalf("%d MiB at %v Mbit/s took %v, less than %v", size>>20, bits/1e6, best, ideal)
+		}
+		if best < 2*ideal {
+			return
+		}
 	}
-	took := time.Since(start)
-	if took < ideal || took > 2*ideal {
-		t.Errorf("%d MiB at %v Mbit/s took %v, want %v and little more", size>>20, bits/1e6, took, ideal)
+	if best > 6*ideal {
+		t.Errorf("%d MiB at %v Mbit/s took %v, want %v and little more", size>>20, bits/1e6, best, ideal)
 	}
-	t.Logf("%v, ideal %v", took, ideal)
 }
