@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"slices"
 	"strings"
 
 	"github.com/tideway-io/tideway/errs"
@@ -99,7 +100,7 @@ func exitCode(ctx context.Context, err error) int {
 
 // complain prints err and what to do about it.
 func complain(w io.Writer, path string, err error) {
-	fmt.Fprintf(w, "%s: %v\n", path, err)
+	fmt.Fprintf(w, "%s: %s\n", path, summary(err))
 	var usage *usageError
 	if errors.As(err, &usage) {
 		fmt.Fprintf(w, "  see %s --help\n", path)
@@ -108,6 +109,28 @@ func complain(w io.Writer, path string, err error) {
 	if h := hint(err); h != "" {
 		fmt.Fprintf(w, "  %s\n", h)
 	}
+}
+
+// maxLines is how many different failures of one command are printed.
+const maxLines = 3
+
+// summary prints an error of many requests without saying the same twice.
+func summary(err error) string {
+	var lines []string
+	more := 0
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		switch {
+		case slices.Contains(lines, line):
+		case len(lines) < maxLines:
+			lines = append(lines, line)
+		default:
+			more++
+		}
+	}
+	if more > 0 {
+		lines = append(lines, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(lines, "\n  ")
 }
 
 // hinted is an error that knows what to do next better than its kind does.

@@ -53,6 +53,22 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
+func TestSummary(t *testing.T) {
+	var many []error
+	for i := range 16 {
+		many = append(many, fmt.Errorf("failure %d", i%2))
+	}
+	if got, want := summary(errors.Join(many...)), "failure 0\n  failure 1"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	for i := range 5 {
+		many = append(many, fmt.Errorf("other %d", i))
+	}
+	if got, want := summary(errors.Join(many...)), "failure 0\n  failure 1\n  other 0\n  and 4 more"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 // Every kind of failure that a user can do something about says what.
 func TestHints(t *testing.T) {
 	for _, c := range errs.Codes() {

@@ -74,7 +74,7 @@ func (g *get) run(ctx context.Context) error {
 		if !errors.Is(err, errs.ErrStale) || attempt == retries || !g.canAgain {
 			return err
 		}
-		g.say("%v; starting again (attempt %d of %d)", err, attempt+1, retries)
+		g.say("%s; starting again (attempt %d of %d)", summary(err), attempt+1, retries)
 	}
 }
 

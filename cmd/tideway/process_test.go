@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -253,4 +254,21 @@ func zombie(pid int) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, rest, _ := cutLast(string(text), ')')
 	return err != nil || strings.HasPrefix(rest, " Z")
+}
+
+// A bench whose target dies prints what it had, counts what failed and says who
+// is gone, once.
+func TestBenchTargetDied(t *testing.T) {
+	s := newServer(t, "--memory", "m=64MiB")
+	b := testenv.Start(t, "tideway", "bench", s.proxy.Addr, "--duration", "1m", "-o", "jsonl")
+	testenv.Eventually(t, patience, func() bool { return s.proxy.Bytes(testenv.Down) > 256<<20 }, "it is under way")
+	s.Kill()
+	within(t, b, 5*time.Second, exitUnreachable)
+	var row benchRow
+	if err := json.Unmarshal([]byte(b.Stdout()), &row); err != nil || row.Errors == 0 || row.Bytes == 0 || row.Verified {
+		t.Errorf("%+v, %v", row, err)
+	}
+	if n := strings.Count(b.Output(), "\n"); n > 6 {
+		t.Errorf("%d lines: %s", n, b.Output())
+	}
 }

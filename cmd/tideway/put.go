@@ -76,7 +76,7 @@ func (p *put) run(ctx context.Context) error {
 		if !changed(err) || attempt == retries || ctx.Err() != nil {
 			return err
 		}
-		p.say("%v; starting again (attempt %d of %d)", err, attempt+1, retries)
+		p.say("%s; starting again (attempt %d of %d)", summary(err), attempt+1, retries)
 		if err := src.again(ctx); err != nil {
 			return err
 		}
