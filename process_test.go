@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -199,12 +200,20 @@ func startTargetBy(t testing.TB, s spec, by ...string) *target {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
+	tg := &target{t: t, cmd: cmd, in: stdin, out: bufio.NewReader(stdout), done: make(chan error, 1)}
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread() // Pdeathsig is sent when the starting thread ends
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			tg.done <- cmd.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
 		t.Fatal(err)
 	}
-	tg := &target{t: t, cmd: cmd, in: stdin, out: bufio.NewReader(stdout), done: make(chan error, 1)}
 	tg.Addr, tg.listen = tg.line(), s.Config.Listen
-	go func() { tg.done <- cmd.Wait() }()
 	t.Cleanup(func() {
 		tg.signal(syscall.SIGCONT)
 		tg.kill()
