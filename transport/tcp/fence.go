@@ -135,7 +135,8 @@ func (e *Endpoint) fenced(f fence) {
 	}
 }
 
-// maxFences bounds the fences of one lane that are under way.
+// maxFences bounds the fences of one lane that are under way, and the answers to
+// them that wait for a peer to take them.
 const maxFences = 64
 
 // fence ends another lane of the same peer for it, and answers once nothing on
@@ -151,9 +152,8 @@ func (in *inbound) fence(f fence) error {
 	t.in.Unlock()
 	switch {
 	case victim == nil:
-		in.target.answerFence(f)
 		in.target.reply = true // called by the receiver
-		return nil
+		return in.target.answerFence(f)
 	case victim == in:
 		return errs.New(errs.Invalid, "receive fence", "lane %d asks to end itself", f.lane)
 	case in.fences.Add(1) > maxFences:
@@ -163,7 +163,9 @@ func (in *inbound) fence(f fence) error {
 	t.in.wg.Go(func() {
 		select {
 		case <-victim.lane.done:
-			in.target.answerFence(f)
+			if err := in.target.answerFence(f); err != nil {
+				in.lane.fail(err)
+			}
 			in.lane.post()
 		case <-in.lane.closing:
 		}
@@ -172,9 +174,14 @@ func (in *inbound) fence(f fence) error {
 	return nil
 }
 
-// answerFence plans a Fenced frame.
-func (t *target) answerFence(f fence) {
+// answerFence plans a Fenced frame. The error ends the lane of a peer that asks
+// and takes no answers.
+func (t *target) answerFence(f fence) error {
 	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.mu.fenced) == maxFences {
+		return errs.New(errs.Overloaded, "answer fence", "%d answers wait for the peer to take them", maxFences)
+	}
 	t.mu.fenced = append(t.mu.fenced, f)
-	t.mu.Unlock()
+	return nil
 }

@@ -461,3 +461,25 @@ func TestCorruption(t *testing.T) {
 		time.Sleep(time.Minute)
 	})
 }
+
+// TestFenceFlood: a peer that asks for fences and takes no answers loses its own
+// lane, and nobody else loses anything.
+func TestFenceFlood(t *testing.T) {
+	bubble(t, 1<<10, func(t *testing.T, nw *memNet, a, b *host) {
+		p, _, _ := dialRaw(t, nw, b, nil)
+		defer p.Close()
+		unknown := rawFrame(wire.Header{Type: wire.Fence, Seq: 99}, binary.LittleEndian.AppendUint64(nil, 5), nil, nil)
+		for range 10_000 { // their answers are more than one plan holds
+			if _, err := p.Write(unknown); err != nil {
+				break
+			}
+		}
+		synctest.Wait()
+		if _, err := io.Copy(io.Discard, p); err != nil {
+			t.Log("the lane ended with", err)
+		}
+		buf := b.memory.add(make([]byte, 50), segment.ReadWrite)
+		a.post(t, a.connect(t, b), []transport.Slice{write(buf, make([]byte, 50), 1)})
+		wantAll(t, a, []transport.Slice{{Tag: 1}})
+	})
+}
