@@ -13,7 +13,7 @@ import (
 // what the huge one takes must be in proportion.
 func TestB31HugeBatch(t *testing.T) {
 	n := 300_000
-	if testing.Short() || testenv.Race {
+	if !testenv.Large() {
 		n = 60_000
 	}
 	const size, small = 64, 1000

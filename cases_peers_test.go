@@ -222,7 +222,7 @@ func TestB24UnregisterDuringTransfer(t *testing.T) {
 
 func TestB28NoLeaks(t *testing.T) {
 	n := 20_000
-	if testing.Short() || testenv.Race {
+	if !testenv.Large() {
 		n = 2000
 	}
 	b := open(t, tideway.Config{})
@@ -380,7 +380,7 @@ func TestB53NotificationAfterBytes(t *testing.T) {
 }
 
 func TestB25MoreThan4GiB(t *testing.T) {
-	testenv.NeedFull(t)
+	testenv.NeedLarge(t)
 	const size = 6 << 30
 	mem, err := syscall.Mmap(-1, 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE|syscall.MAP_NORESERVE)
 	if err != nil {

@@ -178,10 +178,7 @@ func TestGetAcrossFourGiB(t *testing.T) {
 
 // Sizes beyond 32 bits arrive whole.
 func TestGetBeyondFourGiB(t *testing.T) {
-	testenv.NeedFull(t)
-	if testenv.Race {
-		testenv.NeedSoak(t) // minutes under the race detector, seconds without it
-	}
+	testenv.NeedLarge(t)
 	src := farFile(t)
 	s := testenv.Start(t, "tideway", "serve", "--file", "data="+src)
 	addr := s.Expect(patience, `serving at (\S+)`)[1]

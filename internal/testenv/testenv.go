@@ -95,6 +95,22 @@ func NeedFull(t testing.TB) {
 	}
 }
 
+// Large reports whether this run does the large sizes: it has no race detector,
+// under which they take minutes, and it is not the quick loop (-short). Of make
+// check it is the suite static, which sets TIDEWAY_LARGE.
+func Large() bool {
+	return !Race && (!testing.Short() || os.Getenv("TIDEWAY_LARGE") == "1")
+}
+
+// NeedLarge is for tests that make no sense with less: gigabytes, hundreds of
+// thousands.
+func NeedLarge(t testing.TB) {
+	t.Helper()
+	if !Large() {
+		t.Skip("large: run without the race detector and without -short")
+	}
+}
+
 // NeedSpeed is for speed gates, named TestSpeed*, which `make bench-check` runs
 // on a quiet machine.
 func NeedSpeed(t testing.TB) {

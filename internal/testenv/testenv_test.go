@@ -99,6 +99,20 @@ func TestNeedSkipsAndFailsWhenListed(t *testing.T) {
 	}
 }
 
+func TestLarge(t *testing.T) {
+	t.Setenv("TIDEWAY_LARGE", "1")
+	if Large() == Race {
+		t.Errorf("Large is %v with the race detector %v", Large(), Race)
+	}
+	t.Setenv("TIDEWAY_LARGE", "")
+	if want := !Race && !testing.Short(); Large() != want {
+		t.Errorf("Large is %v, want %v", Large(), want)
+	}
+	if tr := try(t, "x", func(t testing.TB) { NeedLarge(t) }); tr.skipped == Large() {
+		t.Errorf("skipped=%v when Large is %v", tr.skipped, Large())
+	}
+}
+
 func TestNeedToolSaysWhatToInstall(t *testing.T) {
 	t.Setenv("CI", "")
 	if path := NeedTool(t, "sh"); !filepath.IsAbs(path) {

@@ -46,7 +46,7 @@ func suites() []suite {
 		{name: "build-arm64", budget: time.Minute, env: words("GOARCH=arm64"), cmd: words("go build ./...")},
 		{name: "vet", budget: 30 * time.Second, cmd: words("go vet ./...")},
 		{name: "staticcheck", budget: 90 * time.Second, cmd: words("go tool staticcheck ./...")},
-		{name: "static", budget: 3 * time.Minute, env: words("CGO_ENABLED=0"), tests: true,
+		{name: "static", budget: 3 * time.Minute, env: words("CGO_ENABLED=0 TIDEWAY_LARGE=1"), tests: true,
 			cmd: words("go test -json -count=1 -short -timeout 10m ./...")},
 		{name: "race", budget: 10 * time.Minute, env: words("CGO_ENABLED=1 GORACE=atexit_sleep_ms=0"), tests: true,
 			cmd: words("go test -json -count=1 -race -shuffle=on -timeout 15m ./...")},
@@ -180,6 +180,9 @@ func mustRun(out io.Writer, run []suite, ran []mustrun.Outcome, ci bool) bool {
 		names = append(names, s.name)
 	}
 	missing := mustrun.Verify(entries, names, ran)
+	if len(run) == len(suites()) {
+		missing = append(missing, mustrun.NowhereRun(ran)...)
+	}
 	for _, line := range missing {
 		fmt.Fprintln(out, "must-run:", line)
 	}

@@ -6,6 +6,7 @@ package mustrun
 import (
 	_ "embed"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -76,6 +77,32 @@ func Verify(entries []Entry, suites []string, ran []Outcome) []string {
 		}
 		if why := e.missing(ran); why != "" {
 			out = append(out, fmt.Sprintf("%s: %s %s must run: %s", e.Suite, e.Package, e.Test, why))
+		}
+	}
+	return out
+}
+
+// elsewhere begins the reasons of skips that are right in every suite: what other
+// commands run, and the blanks of the conformance matrix.
+var elsewhere = []string{"a speed gate:", "a long run:", "promise "}
+
+// NowhereRun returns one sentence for each test that was skipped in every suite,
+// for a reason that is not among those that are right everywhere.
+func NowhereRun(ran []Outcome) []string {
+	skipped := map[string]string{} // test to reason; "" when it ran
+	for _, o := range ran {
+		name := o.Package + " " + o.Test
+		if why, seen := skipped[name]; o.Action != "skip" || seen && why == "" {
+			skipped[name] = ""
+		} else {
+			skipped[name] = o.Why
+		}
+	}
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(skipped)) {
+		why := skipped[name]
+		if why != "" && !slices.ContainsFunc(elsewhere, func(p string) bool { return strings.HasPrefix(why, p) }) {
+			out = append(out, fmt.Sprintf("%s runs in no suite: %s", name, why))
 		}
 	}
 	return out

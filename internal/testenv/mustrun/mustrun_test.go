@@ -1,6 +1,7 @@
 package mustrun
 
 import (
+	"slices"
 	"strings"
 	"testing"
 )
@@ -86,5 +87,20 @@ func TestListed(t *testing.T) {
 func TestBlankIsNotMadeUp(t *testing.T) {
 	if why, ok := Blank("no-such-transport", "completed_means_applied"); ok {
 		t.Errorf("a reason for nothing: %q", why)
+	}
+}
+
+func TestNowhereRun(t *testing.T) {
+	ran := []Outcome{
+		{"static", "a", "TestBoth", "pass", ""}, {"race", "a", "TestBoth", "pass", ""},
+		{"static", "a", "TestOnce", "skip", "short"}, {"race", "a", "TestOnce", "pass", ""},
+		{"static", "a", "TestFirst", "fail", ""}, {"race", "a", "TestFirst", "skip", "slow"},
+		{"static", "a", "TestHidden", "skip", "short"}, {"race", "a", "TestHidden", "skip", "slow under race"},
+		{"static", "a", "TestSpeed", "skip", "a speed gate: run make bench-check"},
+		{"static", "b", "TestHidden", "skip", "never"},
+	}
+	want := []string{"a TestHidden runs in no suite: slow under race", "b TestHidden runs in no suite: never"}
+	if got := NowhereRun(ran); !slices.Equal(got, want) {
+		t.Errorf("NowhereRun = %q, want %q", got, want)
 	}
 }
