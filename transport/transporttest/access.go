@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/tideway-io/tideway/errs"
 	"github.com/tideway-io/tideway/segment"
+	"github.com/tideway-io/tideway/topology"
 	"github.com/tideway-io/tideway/transport"
 )
 
@@ -33,7 +35,7 @@ func checkAccess(t testing.TB, cfg *Config) {
 	from, to := w.pair()
 	a := &accessCheck{f: from.connect(to), local: from.memory(2*n, segment.LocalOnly), good: to.memory(n, segment.ReadWrite)}
 	rw, ro, wo, lo := to.memory(n, segment.ReadWrite), to.memory(n, segment.RemoteRead), to.memory(n, segment.RemoteWrite), to.memory(n, segment.LocalOnly)
-	for _, try := range []attempt{
+	forbidden := []attempt{
 		{"local-only", transport.Write, lo, 0, n, errs.ErrDenied},
 		{"local-only", transport.Read, lo, 0, n, errs.ErrDenied},
 		{"read-only", transport.Write, ro, 0, n, errs.ErrDenied},
@@ -48,7 +50,16 @@ func checkAccess(t testing.TB, cfg *Config) {
 		{"before the start, by overflow", transport.Write, rw, math.MaxUint64 - 7, 64, errs.ErrInvalid},
 		{"before the start, by overflow", transport.Read, rw, math.MaxUint64 - 7, 64, errs.ErrInvalid},
 		{"wrapped to the start", transport.Write, rw, math.MaxUint64, 1, errs.ErrInvalid},
-	} {
+	}
+	if slices.Contains(to.tr.Caps().Remote, topology.File.Kind()) {
+		rw, ro := to.file(n, segment.ReadWrite), to.file(n, segment.RemoteRead)
+		forbidden = append(forbidden,
+			attempt{"a read-only file", transport.Write, ro, 0, n, errs.ErrDenied},
+			attempt{"one byte over a file's end", transport.Write, rw, n - 1, 2, errs.ErrInvalid},
+			attempt{"one byte over a file's end", transport.Read, rw, n - 1, 2, errs.ErrInvalid},
+		)
+	}
+	for _, try := range forbidden {
 		a.forbidden(try, *try.b.published(), "")
 		a.forbidden(try, a.forge(try.b), ", forged to allow it")
 	}

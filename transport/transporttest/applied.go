@@ -110,7 +110,7 @@ func (a *appliedCheck) expect(f *flow, mem, target *buffer, data key, off, n int
 // end in its own range. Two endpoints, several posters, every class, reads and
 // writes of many sizes side by side, each checked byte by byte.
 func checkMixing(t testing.TB, cfg *Config) {
-	w := newWorld(t, cfg, nil)
+	w := newWorld(t, cfg, func(l *transport.Limits) { l.Lanes = 3 })
 	from, to := w.pair()
 	m := &mixingCheck{
 		flows:  []*flow{from.connect(to), from.connect(to)},

@@ -72,7 +72,10 @@ func checkCorruption(t testing.TB, cfg *Config) {
 			c.strike(from, to, d, down)
 		}
 	}
-	t.Logf("%d rounds were struck, %d slices failed", c.struck, c.failed)
+	t.Logf("%d rounds were struck, %d slices failed, %d payloads did not match", c.struck, c.failed, c.counted)
+	if c.observed && c.counted == 0 {
+		t.Errorf("no mismatch was counted in RailState.Checksums")
+	}
 	if c.struck == 0 || c.failed == 0 {
 		t.Errorf("%d rounds were struck and %d slices failed: the check did not reach the wire", c.struck, c.failed)
 	}
@@ -88,6 +91,8 @@ type corruptCheck struct {
 	rng            *rand.Rand
 	round          uint64
 	struck, failed int
+	observed       bool   // the endpoint is an Observer
+	counted        uint64 // mismatches that it has counted
 }
 
 // strike damages one place on one connection while a few slices are under way.
@@ -133,6 +138,12 @@ func (c *corruptCheck) strike(from, to *host, d damage, way direction) {
 		c.struck++
 	}
 	c.verify(s[:taken], done, data, fmt.Sprintf("round %d, %s, direction %d", c.round, d.name, way))
+	if o, ok := transport.As[transport.Observer](f.ep); ok {
+		c.observed = true
+		for _, r := range o.Observe() {
+			c.counted += r.Checksums
+		}
+	}
 	f.close()
 	c.target.host.reg.sync()
 	c.target.intact()

@@ -1,12 +1,14 @@
 package transporttest
 
 import (
+	"context"
 	"errors"
 	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/tideway-io/tideway/errs"
 	"github.com/tideway-io/tideway/segment"
@@ -25,6 +27,7 @@ func checkCancel(t testing.TB, cfg *Config) {
 		t.Skipf("the endpoint is no Canceler: slices cannot be withdrawn")
 	}
 	cancelSome(t, cfg)
+	probe(t, cfg)
 	eachOrdeal(t, cfg, func(o *ordeal) {
 		o.run(nil)
 		for i, c := range o.done {
@@ -70,6 +73,33 @@ func (o *ordeal) recover() {
 	spare := uint64(ordealSlices * ordealCell)
 	g.do([]transport.Slice{slice(transport.Write, o.cell(o.local, 0), o.target.published(), spare)}, nil)
 	g.close()
+}
+
+// probe checks that an endpoint which measures round trips ends with its context
+// when nobody answers.
+func probe(t testing.TB, cfg *Config) {
+	t.Helper()
+	w := newWorld(t, cfg, nil)
+	from, to := w.pair()
+	prober, able := transport.As[transport.Prober](from.connect(to).ep)
+	if !able {
+		return
+	}
+	if took, err := prober.Probe(t.Context()); err != nil || took < 0 || took > cfg.Patience {
+		t.Errorf("probe: %v, %v", took, err)
+	}
+	if from.wire.dialled() == 0 {
+		return
+	}
+	silence(from.wire)
+	from.wire.allow(up, 0)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	from.within("Probe of a silent peer", func() {
+		if took, err := prober.Probe(ctx); err == nil {
+			t.Errorf("a probe of a silent peer took %v", took)
+		}
+	})
 }
 
 // cancelSome cancels some of many slices while the peer serves them all: those
@@ -165,7 +195,46 @@ func checkQuiet(t testing.TB, cfg *Config) {
 			}
 		}
 	})
-	closeTarget(t, cfg)
+	if !t.Failed() {
+		closeTarget(t, cfg)
+		closeBusy(t, cfg)
+	}
+}
+
+// closeBusy takes the target's buffer back while slices come and go. It must not
+// take longer than one of them, and no byte may change afterwards.
+func closeBusy(t testing.TB, cfg *Config) {
+	t.Helper()
+	const n, size = 32, 64 << 10
+	w := newWorld(t, cfg, nil)
+	from, to := w.pair()
+	f := from.connect(to)
+	for range rounds(8) {
+		local, target := from.memory(n*size, segment.LocalOnly), to.memory(n*size, segment.ReadWrite)
+		s := make([]transport.Slice, n)
+		for i := range s {
+			s[i] = slice(transport.Op(1+i%2), local.mem[i*size:(i+1)*size], target.published(), uint64(i*size))
+		}
+		tags := from.tag(s)
+		var posting sync.WaitGroup
+		posting.Go(func() { f.postAll(s, nil, nil) })
+		start, _ := from.sink.count()
+		eventually(cfg.Prompt/50, func() bool { now, _ := from.sink.count(); return now > start })
+		if err := target.close(cfg.Prompt); err != nil {
+			t.Errorf("take the buffer back while slices come and go: %v", err)
+		}
+		after := key(mix(w.seed + 13))
+		after.fill(target.mem, 0)
+		posting.Wait()
+		for i, c := range f.await(tags) {
+			if c.Code != errs.OK && !errors.Is(c.Code.Kind(), errs.ErrStale) {
+				t.Errorf("slice %d to a buffer that was taken back ended with %v (%v), want ok or a code of the kind stale", i, c.Code, c.Err)
+			}
+		}
+		if at := after.differs(target.mem, 0); at >= 0 {
+			t.Errorf("byte %d of a buffer that its owner had taken back was written", at)
+		}
+	}
 }
 
 // closeTarget takes the target's buffer back while slices are half-way. That
@@ -250,10 +319,44 @@ func checkGhosts(t testing.TB, cfg *Config) {
 // hung up at random moments, the endpoint is closed in the middle, and the target
 // goes away.
 func checkOnce(t testing.TB, cfg *Config) {
+	fromInside(t, cfg)
 	for round := range rounds(8) {
-		onceRound(t, cfg, round)
+		if !t.Failed() {
+			onceRound(t, cfg, round)
+		}
 	}
 	closedAtReturn(t, cfg)
+}
+
+// fromInside posts and cancels from inside the sink: whoever completes holds no
+// lock that these take.
+func fromInside(t testing.TB, cfg *Config) {
+	t.Helper()
+	const links = 64
+	w := newWorld(t, cfg, nil)
+	from, to := w.pair()
+	f := from.connect(to)
+	canceler, able := transport.As[transport.Canceler](f.ep)
+	local, target := from.memory(links*onceCell, segment.LocalOnly), to.memory(links*onceCell, segment.ReadWrite)
+	chain := make([]transport.Slice, links)
+	for i := range chain {
+		chain[i] = slice(transport.Op(1+i%2), local.mem[i*onceCell:(i+1)*onceCell], target.published(), uint64(i*onceCell))
+	}
+	tags := from.tag(chain)
+	var link func(o *op)
+	link = func(o *op) {
+		i := int(o.done.Tag - tags[0])
+		if able {
+			canceler.Cancel(tags[:i+1])
+		}
+		if i+1 < links {
+			if n, err := f.post(chain[i+1:i+2], link); n != 1 {
+				t.Errorf("Post from inside the sink, with nothing else under way: %v", err)
+			}
+		}
+	}
+	from.within("a Post whose completion posts the next slice", func() { f.postAll(chain[:1], link, nil) })
+	f.awaitFor(tags, cfg.Patience, "each posted from the completion of the one before")
 }
 
 const (

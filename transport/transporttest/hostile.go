@@ -2,6 +2,7 @@ package transporttest
 
 import (
 	"bytes"
+	"context"
 	"math/rand/v2"
 	"net"
 	"runtime"
@@ -105,6 +106,8 @@ func checkHostile(t testing.TB, cfg *Config) {
 	f.close()
 	g := from.reconnect(to)
 	h.honest(g, local, target, "after the attacks, on a new endpoint")
+	h.falseTarget(g, local, target)
+	slowNeighbours(t, cfg)
 }
 
 // liveHeap returns the bytes of what can be reached.
@@ -120,7 +123,8 @@ const honestSize = 256 << 10
 type hostileCheck struct {
 	from, to *host
 	rng      *rand.Rand
-	session  []byte
+	session  []byte // what an honest initiator sends after the preface
+	answers  []byte // what it was answered
 	round    uint64
 }
 
@@ -140,17 +144,66 @@ func (h *hostileCheck) recordSession() []byte {
 		s[i] = slice(transport.Op(1+i%2), local.mem[i*cell:(i+1)*cell], targets[i%2].published(), uint64(i*cell))
 	}
 	f.do(s, nil)
-	var longest []byte
-	for _, r := range h.from.wire.recordings() {
-		if len(r) > len(longest) {
-			longest = r
-		}
-	}
+	session := h.from.wire.longest(up)
+	h.answers = h.from.wire.longest(down)
 	f.close()
 	if err := targets[1].close(h.from.cfg.Patience); err != nil {
 		h.from.Fatalf("close the buffer of the recorded session: %v", err)
 	}
-	return longest[min(8, len(longest)):]
+	return session[min(8, len(session)):]
+}
+
+// falseTarget has the initiator connect to somebody who is not what was
+// published. That ends, one way or the other, and what is posted to it too; the
+// honest endpoint g does not notice.
+func (h *hostileCheck) falseTarget(g *flow, local, target *buffer) {
+	h.from.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		h.from.Fatalf("listen: %v", err)
+	}
+	defer l.Close()
+	desc := *h.to.desc()
+	desc.Addr = l.Addr().String()
+	scratch := h.from.memory(honestSize, segment.LocalOnly)
+	for _, a := range attacks {
+		var serving sync.WaitGroup
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		rng := rand.New(rand.NewPCG(h.from.seed, h.rng.Uint64()))
+		serving.Go(func() { h.playTarget(ctx, l.(*net.TCPListener), a, rng) })
+		h.from.within("Connect to "+a.name, func() {
+			ep, err := h.from.tr.Connect(ctx, &desc)
+			if err != nil {
+				return
+			}
+			f := &flow{from: h.from, to: h.to, ep: ep}
+			s := []transport.Slice{slice(transport.Read, scratch.mem, target.published(), 0), slice(transport.Write, scratch.mem, target.published(), 0)}
+			tags := h.from.tag(s)
+			n, _ := f.post(s, nil)
+			h.from.sink.wait(tags[:n], h.from.cfg.Prompt/5) // some of them may
+			f.close()
+		})
+		cancel()
+		serving.Wait()
+		h.honest(g, local, target, "beside a target that answers with "+a.name)
+	}
+}
+
+// playTarget accepts connections until ctx ends and answers each with a.
+func (h *hostileCheck) playTarget(ctx context.Context, l *net.TCPListener, a attack, rng *rand.Rand) {
+	stop := context.AfterFunc(ctx, func() { _ = l.SetDeadline(time.Now()) })
+	defer func() {
+		stop()
+		_ = l.SetDeadline(time.Time{})
+	}()
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		a.send(c, h.answers, rng)
+	}
 }
 
 // mount opens three times as many connections as may be accepted.

@@ -48,6 +48,7 @@ type toyTransport struct {
 	closed bool
 	stale  map[segment.Key]transport.Pin
 	hoard  [][]byte
+	one    sync.Mutex
 }
 
 func (t *toyTransport) Caps() transport.Caps {
@@ -122,6 +123,10 @@ func (t *toyTransport) request(c net.Conn, seq uint64) bool {
 	if t.flaw != "unchecked" && xxh3.HashSeed(head[:32], seq) != f(4) || n > toyMax {
 		t.offended()
 		return false
+	}
+	if t.flaw == "serial" {
+		t.one.Lock()
+		defer t.one.Unlock()
 	}
 	payload := make([]byte, n)
 	code := errs.OK
@@ -407,6 +412,10 @@ func (e *toyEndpoint) complete(c transport.Completion) {
 		c.Code = errs.Internal
 	}
 	done := []transport.Completion{c}
+	if e.t.flaw == "locking" {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+	}
 	e.t.env.Sink.Complete(done)
 	if e.t.flaw == "twice" && n%50 == 0 {
 		e.t.env.Sink.Complete(done)

@@ -24,7 +24,7 @@ type wire struct {
 		closed bool
 		refuse bool // new connections fail
 		deaf   bool // new connections carry nothing until a thaw
-		record bool // keep what the dialler sends first
+		record bool // keep what goes through first
 		filter filter
 		turned chan struct{} // closed and renewed when a gate may have opened
 	}
@@ -48,13 +48,13 @@ type filter func(d direction, off int64, p []byte) (out []byte, cut bool)
 type relay struct {
 	wire      *wire
 	near, far *net.TCPConn
-	budget    [2]int64 // bytes that may still pass, negative: no limit; guarded by wire.mu
-	blocked   int      // pumps that hold bytes back; guarded by wire.mu
-	seen      [2]int64 // bytes that came in; guarded by wire.mu
-	recorded  []byte   // guarded by wire.mu
+	budget    [2]int64  // bytes that may still pass, negative: no limit; guarded by wire.mu
+	blocked   int       // pumps that hold bytes back; guarded by wire.mu
+	seen      [2]int64  // bytes that came in; guarded by wire.mu
+	recorded  [2][]byte // guarded by wire.mu
 }
 
-// recordLimit bounds what a relay records.
+// recordLimit bounds what a relay records in one direction.
 const recordLimit = 1 << 20
 
 func newWire() (*wire, error) {
@@ -193,8 +193,8 @@ func (r *relay) pass(d direction, p []byte) (out, rest []byte, cut, ok bool) {
 		r.budget[d] -= n
 		p, rest = p[:n], p[n:]
 	}
-	if w.mu.record && d == up && len(r.recorded) < recordLimit {
-		r.recorded = append(r.recorded, p...)
+	if w.mu.record && len(r.recorded[d]) < recordLimit {
+		r.recorded[d] = append(r.recorded[d], p...)
 	}
 	off := r.seen[d]
 	r.seen[d] += int64(len(p))
@@ -303,13 +303,15 @@ func (w *wire) setRecord(on bool) {
 	w.mu.record = on
 }
 
-// recordings returns what the dialler sent first on each connection that is
-// still open.
-func (w *wire) recordings() (out [][]byte) {
+// longest returns the longest recording in direction d among the connections
+// that are still open.
+func (w *wire) longest(d direction) (out []byte) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for r := range w.mu.relays {
-		out = append(out, append([]byte(nil), r.recorded...))
+		if len(r.recorded[d]) > len(out) {
+			out = append([]byte(nil), r.recorded[d]...)
+		}
 	}
 	return out
 }
