@@ -3,10 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
-	"log/slog"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/tideway-io/tideway/errs"
 	"github.com/tideway-io/tideway/internal/testenv"
@@ -14,92 +11,19 @@ import (
 	"github.com/tideway-io/tideway/transport"
 )
 
-// testTime is long enough for anything that does happen.
-const testTime = 10 * time.Second
-
-// held is a driver whose endpoints take every slice and complete it when the
-// test says so, or when they are closed. It joins an engine with itself.
-type held struct {
-	env transport.Env
-	mu  struct {
-		sync.Mutex
-		tags []transport.Tag
-	}
-}
-
-func (h *held) Name() string                { return "held" }
-func (h *held) Probe(context.Context) error { return nil }
-func (h *held) Open(_ context.Context, env transport.Env) (transport.Transport, error) {
-	h.env = env
-	return h, nil
-}
-func (h *held) Caps() transport.Caps                                               { return transport.Caps{OwnOnly: true} }
-func (h *held) Register(context.Context, *segment.Buffer) ([]byte, error)          { return nil, nil }
-func (h *held) Unregister(*segment.Buffer) error                                   { return nil }
-func (h *held) Connect(context.Context, *segment.Desc) (transport.Endpoint, error) { return h, nil }
-func (h *held) Rails() []transport.Rail                                            { return []transport.Rail{{}} }
-
-func (h *held) Post(s []transport.Slice) (int, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for i := range s {
-		h.mu.tags = append(h.mu.tags, s[i].Tag)
-	}
-	return len(s), nil
-}
-
-// Close is the end of the endpoint, and then of the transport.
-func (h *held) Close() error {
-	h.complete(errs.Closed)
-	return nil
-}
-
-// complete ends what was posted with code.
-func (h *held) complete(code errs.Code) {
-	h.mu.Lock()
-	tags := h.mu.tags
-	h.mu.tags = nil
-	h.mu.Unlock()
-	for _, tag := range tags {
-		h.env.Sink.Complete([]transport.Completion{{Tag: tag, Code: code}})
-	}
-}
-
-// startHeld opens an engine over a held transport and submits one write.
-func startHeld(t *testing.T) (*Engine, *held, *Batch) {
+// startHeld opens an engine over a fake transport and submits one write.
+func startHeld(t *testing.T) (*Engine, *fake, *Batch) {
 	t.Helper()
-	testenv.Leak(t)
-	h := &held{}
-	e, err := Open(t.Context(), Config{Drivers: []transport.Driver{h}, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := e.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	h := &fake{caps: transport.Caps{OwnOnly: true}}
+	e := openFake(t, h, &network{})
 	if _, err := e.Alloc(4096, Registration{Name: "kv", Access: segment.ReadWrite}); err != nil {
 		t.Fatal(err)
 	}
-	s, err := e.OpenSegment(t.Context(), e.Name())
-	if err != nil {
-		t.Fatal(err)
-	}
-	kv, err := s.Buffer(t.Context(), "kv")
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, kv := lookUp(t, e, string(e.Name()))
 	b := e.NewBatch()
-	if err := b.Add(t.Context(), []Request{{Op: transport.Write, Local: Range{Bytes: make([]byte, 10), Length: 10}, Remote: Remote{Segment: s, Found: kv}}}); err != nil {
-		t.Fatal(err)
-	}
+	add(t, b, writes(1, kv)...)
 	b.Seal()
-	testenv.Eventually(t, testTime, func() bool {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		return len(h.mu.tags) == 1
-	}, "the slice was not posted")
+	holding(t, h, 1)
 	return e, h, b
 }
 
@@ -124,7 +48,7 @@ func TestBrokenInvariantPoisons(t *testing.T) {
 func TestDoubleCompletionPoisons(t *testing.T) {
 	e, h, b := startHeld(t)
 	h.mu.Lock()
-	tag := h.mu.tags[0]
+	tag := h.mu.held[0].slice.Tag
 	h.mu.Unlock()
 	h.complete(errs.OK)
 	if err := b.Wait(t.Context()); err != nil {
@@ -178,8 +102,7 @@ func TestBusyBuffer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, _ := e.OpenSegment(t.Context(), e.Name())
-	kv, _ := s.Buffer(t.Context(), "kv")
+	s, kv := lookUp(t, e, string(e.Name()))
 	use := e.NewBatch()
 	if err := use.Add(t.Context(), []Request{{Op: transport.Read, Local: Range{Buffer: local, Length: 10}, Remote: Remote{Segment: s, Found: kv}}}); err != nil {
 		t.Fatal(err)
