@@ -145,7 +145,6 @@ func (s *shard) ends(ends []core.End) {
 			if t.batch != first.batch || t.tenant != first.tenant || ends[n].Path != ends[at].Path {
 				break
 			}
-			t.phase.Store(phaseEnded)
 			s.e.counts.attempts(ends[n].Attempts)
 			t.result = Result{Bytes: t.length, Transport: carrier}
 		}
@@ -163,13 +162,12 @@ func (s *shard) ends(ends []core.End) {
 
 // failed ends t with the error that the scheduler found.
 func (s *shard) failed(t *transfer, end *core.End) {
-	t.phase.Store(phaseEnded)
 	s.e.counts.attempts(end.Attempts)
 	err := s.failure(t, end)
 	if err.Is(errs.ErrStale) || end.Code == errs.NotRegistered {
 		t.remote.Segment.stale.Store(true)
 	}
-	s.e.over(t, err)
+	s.e.fail(t, err)
 }
 
 // failure builds the error of a transfer that the scheduler ended.

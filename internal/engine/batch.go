@@ -5,8 +5,10 @@ import (
 	"errors"
 	"iter"
 	"sync"
+	"sync/atomic"
 
 	"github.com/tideway-io/tideway/errs"
+	"github.com/tideway-io/tideway/internal/core"
 )
 
 // Result is how one request ended.
@@ -21,7 +23,10 @@ type Result struct {
 type Batch struct {
 	e     *Engine
 	group uint64 // its number: batches take turns
-	mu    struct {
+	// cancels counts the calls of Cancel. A transfer that is on its way to the
+	// scheduler when it changes is cancelled by whoever brings it there.
+	cancels atomic.Uint32
+	mu      struct {
 		sync.Mutex
 		transfers []*transfer // in the order of Add
 		slabs     [][]transfer
@@ -32,6 +37,7 @@ type Batch struct {
 		notices   []notice      // sent when all ended well
 		noticeErr error         // why a notice was not delivered
 		watch     chan struct{} // closed at the next end; nil while nobody watches
+		cancel    chan struct{} // closed by the next Cancel; nil while nobody waits for it
 		done      chan struct{} // closed when open reaches zero; nil until asked for
 	}
 }
@@ -105,7 +111,7 @@ func (b *Batch) take(n int) ([]*transfer, error) {
 	b.mu.open += n
 	got := b.mu.transfers[first : first+n : first+n]
 	for i, t := range got {
-		t.batch, t.index = b, first+i
+		t.batch, t.index, t.cancels = b, first+i, b.cancels.Load()
 	}
 	return got, nil
 }
@@ -257,15 +263,39 @@ func (b *Batch) Err() error {
 // Cancel withdraws every request that has not ended. It does not wait; the
 // batch is done when each has become quiet. Calling it again does nothing.
 func (b *Batch) Cancel() {
+	var live [numShards][]core.TransferID
 	b.mu.Lock()
-	live := make([]*transfer, 0, len(b.mu.transfers)-len(b.mu.order))
+	b.cancels.Add(1)
+	if b.mu.cancel != nil {
+		close(b.mu.cancel)
+		b.mu.cancel = nil
+	}
 	for _, t := range b.mu.transfers {
-		if !t.over {
-			live = append(live, t)
+		if !t.over && t.scheduled.Load() {
+			i := t.peer.shard.number
+			live[i] = append(live[i], t.id)
 		}
 	}
 	b.mu.Unlock()
-	b.e.cancel(live)
+	for i, ids := range live {
+		b.e.shards[i].cancel(ids)
+	}
+}
+
+// canceled returns a channel that is closed once Cancel was called since the
+// count was what it says.
+func (b *Batch) canceled(cancels uint32) <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.cancels.Load() != cancels {
+		over := make(chan struct{})
+		close(over)
+		return over
+	}
+	if b.mu.cancel == nil {
+		b.mu.cancel = make(chan struct{})
+	}
+	return b.mu.cancel
 }
 
 // Len returns the number of requests added.

@@ -79,16 +79,6 @@ func (e *Engine) check(i int, r *Request) error {
 	return nil
 }
 
-// phase is where a transfer is before the scheduler has it.
-type phase = int32
-
-const (
-	phaseNew phase = iota
-	phaseResolving
-	phaseScheduled
-	phaseEnded
-)
-
 // transfer is the engine's record of one accepted request. Its fields are set
 // before it is scheduled and read by whoever runs the shard's actions.
 type transfer struct {
@@ -104,13 +94,14 @@ type transfer struct {
 	forced   string
 	tenant   string
 
-	phase    atomic.Int32
 	resolved bool            // the descriptor was fetched for it
 	peer     *peer           // set by route, with target and offset
 	target   *segment.Buffer // as published
 	offset   uint64          // in target
-	shard    *shard
-	id       core.TransferID
+
+	cancels   uint32          // the batch's when it was added
+	id        core.TransferID // in the shard of peer; set before scheduled
+	scheduled atomic.Bool
 
 	over   bool   // under the batch's lock
 	result Result // set before over

@@ -61,7 +61,7 @@ func (t *transfer) locate() error {
 	v := t.remote.Segment.now()
 	t.peer = v.peer
 	b := v.desc.ByAddr(t.remote.Offset, t.length)
-	if b != nil && !t.remote.Segment.stale.Load() {
+	if b != nil && (t.resolved || !t.remote.Segment.stale.Load()) {
 		t.target, t.offset = b, t.remote.Offset-b.Addr
 		return nil
 	}
@@ -105,25 +105,6 @@ func (t *transfer) pair() selector.Pair {
 		Local: t.localKind(), Remote: t.target.Location.Kind(), Own: t.peer.own, Only: t.forced,
 		Peer: t.peer.desc.Load().Transports,
 	}
-}
-
-// resolve fetches the descriptor for t in the background, then schedules it.
-func (e *Engine) resolve(t *transfer) {
-	t.phase.Store(phaseResolving)
-	e.background(func() {
-		ctx, cancel := context.WithTimeout(e.ctx, e.cfg.ConnectTimeout)
-		defer cancel()
-		err := t.remote.Segment.Refresh(ctx)
-		if !t.phase.CompareAndSwap(phaseResolving, phaseNew) {
-			return
-		}
-		t.resolved = true
-		if err != nil {
-			e.fail(t, t.wrong(err))
-			return
-		}
-		e.start([]*transfer{t})
-	})
 }
 
 // Explanation is the decision for one request.

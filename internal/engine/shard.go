@@ -14,8 +14,9 @@ import (
 // goroutine at a time after the lock is released: the one that found nobody
 // doing it. So an event from inside Post only adds to what the runner will do.
 type shard struct {
-	e  *Engine
-	mu struct {
+	e      *Engine
+	number int
+	mu     struct {
 		sync.Mutex
 		core    *core.Shard
 		todo    core.Actions // what the runner takes next
@@ -126,7 +127,7 @@ func idle(a *core.Actions) bool {
 
 func newShard(e *Engine, number int, cfg core.Config) *shard {
 	cfg.Shard = number
-	s := &shard{e: e}
+	s := &shard{e: e, number: number}
 	s.mu.core = core.NewShard(cfg)
 	s.mu.paths = make(map[core.PathID]*path)
 	s.mu.wake = core.Never

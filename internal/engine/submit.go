@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 
 	"github.com/tideway-io/tideway/errs"
@@ -73,37 +74,35 @@ func release(reqs []Request) {
 	}
 }
 
-// runMax bounds how many transfers are given to a shard at once, and so how long
-// its lock is held and how much the arrays on the way keep.
-const runMax = 1024
-
-// start schedules transfers, those of one shard together. What is wrong at the
-// peer ends that transfer alone.
-func (e *Engine) start(ts []*transfer) {
-	for len(ts) > 0 {
-		n := 0
-		sh := ts[0].home()
-		for n < min(len(ts), runMax) && ts[n].home() == sh {
-			n++
-		}
-		e.schedule(sh, ts[:n])
-		ts = ts[n:]
-	}
-}
-
-// home is the shard that will schedule t.
-func (t *transfer) home() *shard {
-	if f := t.remote.Found; f != nil {
-		return f.peer.shard
-	}
-	return t.remote.Segment.now().peer.shard
-}
-
 // scratch is what scheduling one call needs; the arrays are used again.
 type scratch struct {
 	specs []core.Transfer
-	ready []*transfer
+	ready []*transfer // routed, to peers of one shard
 	ids   []core.TransferID
+}
+
+// start routes transfers of one call and schedules them. What is wrong at the
+// peer ends that transfer alone.
+func (e *Engine) start(ts []*transfer) {
+	w, _ := e.scratch.Get().(*scratch)
+	if w == nil {
+		w = new(scratch)
+	}
+	var unknown []*transfer
+	for _, t := range ts {
+		spec, err := w.route(e, t)
+		switch {
+		case err == errResolve:
+			unknown = append(unknown, t)
+		case err != nil:
+			e.fail(t, err)
+		default:
+			w.add(t, spec)
+		}
+	}
+	w.submit()
+	e.scratch.Put(w)
+	e.resolve(unknown)
 }
 
 // route is the transfer's own, or where the one before it in the call goes: the
@@ -122,69 +121,55 @@ func (w *scratch) route(e *Engine, t *transfer) (core.Transfer, error) {
 	return spec, nil
 }
 
-// schedule routes transfers and hands those that can go to sh.
-func (e *Engine) schedule(sh *shard, ts []*transfer) {
-	w, _ := e.scratch.Get().(*scratch)
-	if w == nil {
-		w = new(scratch)
+// runMax bounds how many transfers are given to a shard at once, and so how long
+// its lock is held and how much the arrays on the way keep.
+const runMax = 1024
+
+// add collects t for its peer's shard.
+func (w *scratch) add(t *transfer, spec core.Transfer) {
+	if n := len(w.ready); n == runMax || n > 0 && w.ready[0].peer.shard != t.peer.shard {
+		w.submit()
 	}
-	for _, t := range ts {
-		spec, err := w.route(e, t)
-		switch {
-		case err == errResolve:
-			e.resolve(t)
-		case err != nil:
-			e.fail(t, err)
-		default:
-			w.specs, w.ready, w.ids = append(w.specs, spec), append(w.ready, t), append(w.ids, 0)
-		}
-	}
-	if len(w.ready) > 0 {
-		sh.submit(w)
-	}
-	clear(w.ready)
-	w.specs, w.ready, w.ids = w.specs[:0], w.ready[:0], w.ids[:0]
-	e.scratch.Put(w)
+	w.specs, w.ready, w.ids = append(w.specs, spec), append(w.ready, t), append(w.ids, 0)
 }
 
-// submit gives transfers to the machine.
-func (s *shard) submit(w *scratch) {
+// submit gives what was collected to the machine. A Cancel that came too early
+// to find the transfers there is made up for.
+func (w *scratch) submit() {
+	if len(w.ready) == 0 {
+		return
+	}
+	s, b, cancels := w.ready[0].peer.shard, w.ready[0].batch, w.ready[0].cancels
 	s.event(func(c *core.Shard, now core.Time, out *core.Actions) {
 		for i, t := range w.ready {
 			w.specs[i].Owner = s.mu.owners.add(t)
 		}
 		c.Submit(now, w.specs, w.ids, out)
 		for i, t := range w.ready {
-			t.id, t.shard = w.ids[i], s
-			t.phase.Store(phaseScheduled)
+			t.id = w.ids[i]
+			t.scheduled.Store(true)
 		}
 	})
+	if b.cancels.Load() != cancels {
+		s.cancel(w.ids)
+	}
+	clear(w.ready)
+	w.specs, w.ready, w.ids = w.specs[:0], w.ready[:0], w.ids[:0]
 }
 
-// cancel withdraws transfers that have not ended.
-func (e *Engine) cancel(ts []*transfer) {
-	for _, t := range ts {
-		if t.phase.CompareAndSwap(phaseResolving, phaseEnded) {
-			e.over(t, errs.New(errs.Canceled, t.op.String(), "cancelled before it was sent"))
-			continue
-		}
-		if t.phase.Load() != phaseScheduled {
-			continue
-		}
-		t.shard.event(func(c *core.Shard, now core.Time, out *core.Actions) {
-			c.Cancel(now, t.id, errs.Canceled, out)
+// cancel withdraws those of the transfers that have not ended.
+func (s *shard) cancel(ids []core.TransferID) {
+	for run := range slices.Chunk(ids, runMax) {
+		s.event(func(c *core.Shard, now core.Time, out *core.Actions) {
+			for _, id := range run {
+				c.Cancel(now, id, errs.Canceled, out)
+			}
 		})
 	}
 }
 
-// fail ends a transfer that never reached the scheduler.
+// fail ends t with an error.
 func (e *Engine) fail(t *transfer, err error) {
-	t.phase.Store(phaseEnded)
-	e.over(t, err)
-}
-
-// over ends t with an error.
-func (e *Engine) over(t *transfer, err error) {
 	t.result = Result{Err: err}
 	e.counts.failed(errs.Of(err))
 	if e.failures.allow() {
