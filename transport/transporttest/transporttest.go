@@ -83,7 +83,7 @@ func Run(t *testing.T, cfg Config) {
 
 // run runs one promise and prints its line of the matrix.
 func (p *promise) run(t *testing.T, name string, cfg *Config) {
-	row, ended := &row{TB: t}, false
+	row, ended := &row{TB: t, number: p.number}, false
 	t.Cleanup(func() {
 		switch {
 		case row.skipped != "":
@@ -108,6 +108,7 @@ func (p *promise) run(t *testing.T, name string, cfg *Config) {
 // row is a test that remembers why it was skipped.
 type row struct {
 	testing.TB
+	number  int
 	must    bool // the promise is not among those that may be left blank
 	skipped string
 }
@@ -119,7 +120,7 @@ func (r *row) Skipf(format string, args ...any) {
 		r.Fatalf(format+": a blank that is neither in Config.Skip nor in mustrun/blanks.txt", args...)
 	}
 	r.skipped = fmt.Sprintf(format, args...)
-	r.TB.Skip(r.skipped)
+	r.TB.Skipf("promise %02d is left blank: %s", r.number, r.skipped)
 }
 
 func (c *Config) defaults() {

@@ -115,6 +115,9 @@ func (e Entry) missing(ran []Outcome) string {
 			continue
 		}
 		if o.Action == "skip" {
+			if strings.HasPrefix(o.Why, "promise ") {
+				continue // the conformance suite checks its blanks against the list itself
+			}
 			return fmt.Sprintf("%s was skipped: %s", o.Test, o.Why)
 		}
 		found = found || e.Test == "*" || o.Test == e.Test

@@ -39,6 +39,7 @@ func TestVerify(t *testing.T) {
 		{"race", b, "TestAny", "pass", ""},
 		{"static", Module, "TestRoot", "pass", ""},
 		{"static", a, "TestOne", "skip", "short"},
+		{"race", a, "TestOne/10_promise", "skip", "promise 10 is left blank: no wire"},
 	}
 	both := []string{"race", "static"}
 	if got := Verify(entries, both, good); got != nil {
