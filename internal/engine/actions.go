@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"fmt"
+
 	"github.com/tideway-io/tideway/errs"
 	"github.com/tideway-io/tideway/internal/core"
 	"github.com/tideway-io/tideway/transport"
@@ -20,7 +22,9 @@ func (s *shard) do(a *core.Actions) {
 		s.path(id).drop()
 	}
 	for _, id := range a.Connect {
-		s.connect(s.path(id))
+		if q := s.path(id); q != nil {
+			s.connect(q)
+		}
 	}
 	s.ends(a.Ends)
 	if a.Fault != "" {
@@ -28,6 +32,7 @@ func (s *shard) do(a *core.Actions) {
 	}
 }
 
+// path returns a path by its number, nil when it was removed long ago.
 func (s *shard) path(id core.PathID) *path {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,12 +89,14 @@ func rails(ep transport.Endpoint) []core.RailSpec {
 	return out
 }
 
+var errGone = errs.New(errs.LaneLost, "post", "the endpoint is gone")
+
 // postRun hands a run of slices to the endpoint and gives back to the machine
 // those that it refused.
 func (s *shard) postRun(p *core.Post) {
-	q := s.path(p.Path)
 	s.post = s.post[:0]
 	s.mu.Lock()
+	q := s.mu.paths[p.Path]
 	for i := range p.Slices {
 		c := &p.Slices[i]
 		t := s.mu.owners.slots[c.Owner]
@@ -100,7 +107,7 @@ func (s *shard) postRun(p *core.Post) {
 		})
 	}
 	s.mu.Unlock()
-	n, err := 0, error(errs.New(errs.LaneLost, "post", "the endpoint is gone"))
+	n, err := 0, error(errGone)
 	if ep := q.endpoint(); ep != nil {
 		n, err = ep.Post(s.post)
 	}
@@ -122,6 +129,10 @@ func (e *Engine) Complete(done []transport.Completion) {
 			n++
 		}
 		run := done[:n]
+		if shard >= len(e.shards) {
+			e.poison(fmt.Sprintf("completion of tag %#x (%v), which no shard made", uint64(done[0].Tag), done[0].Code))
+			return
+		}
 		e.shards[shard].event(func(c *core.Shard, now core.Time, out *core.Actions) {
 			c.Completed(now, run, out)
 		})

@@ -108,6 +108,9 @@ func (q *path) connect(ctx context.Context) (transport.Endpoint, error) {
 // drop lets go of the endpoint, if there is one; it is closed in the
 // background, and its slices complete meanwhile.
 func (q *path) drop() {
+	if q == nil {
+		return
+	}
 	q.mu.Lock()
 	ep := q.mu.endpoint
 	q.mu.endpoint = nil
@@ -126,7 +129,11 @@ func (q *path) close() {
 	q.drop()
 }
 
+// endpoint returns the endpoint, nil when there is none.
 func (q *path) endpoint() transport.Endpoint {
+	if q == nil {
+		return nil
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.mu.endpoint
