@@ -38,11 +38,15 @@ func TestProject(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	docs, err := CheckDocs(m.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
 	exceptions, err := ParseExceptions(exceptionList)
 	if err != nil {
 		t.Fatal(err)
 	}
-	left, unused := Except(append(found, text...), exceptions)
+	left, unused := Except(slices.Concat(found, text, docs), exceptions)
 	for _, f := range left {
 		t.Errorf("%v\n\t(rule %s: %s; where %s)", f, f.Rule, reason(f.Rule), f.Where)
 	}
@@ -193,6 +197,23 @@ func TestCheckTextWalks(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, got, err)
 		}
 		os.Remove(path)
+	}
+}
+
+func TestDocFindings(t *testing.T) {
+	files := []string{"/docs/a.md", "/README.md", "/internal/core/queue.go", "/docs/adr"}
+	for text, want := range map[string]int{
+		"[a](a.md) [r](../README.md#part) [adr](adr/) [web](https://x.test/y) [here](#part)": 0,
+		"[gone](gone.md)":                   1,
+		"`queue.go`, `core/queue.go`":       0,
+		"`xqueue.go` and `a/queue.go`":      2,
+		"`*.go`, `testdata`, plain core.go": 0,
+		"\n\n`gone.txt`":                    1,
+	} {
+		got := docFindings("docs/a.md", []byte(text), files)
+		if len(got) != want || strings.HasPrefix(text, "\n") && got[0].Pos.Line != 3 {
+			t.Errorf("%q: %v, want %d findings", text, got, want)
+		}
 	}
 }
 

@@ -78,7 +78,7 @@ func faultRun(t *testing.T, seed uint64) {
 	if ep != nil {
 		_ = ep.Close()
 	}
-	time.Sleep(time.Minute)
+	time.Sleep(time.Minute) // virtual time: longer than all limits
 	f.check()
 	f.a.close()
 	f.b.close()
@@ -108,7 +108,7 @@ func (f *faults) step(ep *Endpoint, memory []byte, step int) *Endpoint {
 	case k < 15:
 		f.cancel(ep)
 	case k < 17:
-		time.Sleep(time.Duration(f.rnd.IntN(2000)) * time.Millisecond)
+		time.Sleep(time.Duration(f.rnd.IntN(2000)) * time.Millisecond) // virtual time: a step of the test
 	case k < 18:
 		f.nw.freeze(f.b.desc.Addr, f.rnd.IntN(2) == 0)
 	case k < 19:
