@@ -11,11 +11,11 @@ import (
 	"github.com/tideway-io/tideway/segment"
 )
 
-// far is a target behind a line of 1 Gb/s.
-func far(t *testing.T, eachWay time.Duration) (e *tideway.Engine, kv *tideway.RemoteBuffer) {
+// far is a target behind a line.
+func far(t *testing.T, bitsPerSecond float64, eachWay time.Duration) (e *tideway.Engine, kv *tideway.RemoteBuffer) {
 	px := testenv.NewProxy(t, "")
 	for _, dir := range []testenv.Dir{testenv.Up, testenv.Down} {
-		px.Link(dir, 1e9, eachWay)
+		px.Link(dir, bitsPerSecond, eachWay)
 	}
 	tg := startTarget(t, spec{Config: targetConfig{Listen: freeAddr(t), Advertise: px.Addr}, Buffers: []targetBuffer{{Name: "kv", Size: 64 << 20, Access: segment.ReadWrite}}})
 	px.Target(tg.listen)
@@ -27,7 +27,7 @@ func far(t *testing.T, eachWay time.Duration) (e *tideway.Engine, kv *tideway.Re
 // TestB31FarPeer fills a line of 10 ms round trip: without several requests in
 // flight it would carry at most one MiB in 18 ms.
 func TestB31FarPeer(t *testing.T) {
-	e, kv := far(t, 5*time.Millisecond)
+	e, kv := far(t, 1e9, 5*time.Millisecond)
 	local := make([]byte, 64<<20)
 	for _, op := range []tideway.Op{tideway.Write, tideway.Read} {
 		rate := streamRate(t, e, op, local, kv, 1<<20, 16, time.Second)
@@ -42,7 +42,7 @@ func TestB31FarPeer(t *testing.T) {
 // with.
 func TestB31VeryFarPeer(t *testing.T) {
 	testenv.NeedFull(t)
-	e, kv := far(t, 100*time.Millisecond)
+	e, kv := far(t, 1e9, 100*time.Millisecond)
 	local := make([]byte, 64<<20)
 	for _, op := range []tideway.Op{tideway.Write, tideway.Read} {
 		streamRate(t, e, op, local, kv, 1<<20, 64, 2*time.Second) // until the window has grown
@@ -57,7 +57,7 @@ func TestB31VeryFarPeer(t *testing.T) {
 // TestSpeedB31Far compares that with what iperf3 gets out of the same line.
 func TestSpeedB31Far(t *testing.T) {
 	testenv.NeedSpeed(t)
-	e, kv := far(t, 5*time.Millisecond)
+	e, kv := far(t, 1e9, 5*time.Millisecond)
 	ip := startIperf(t, "127.0.0.1")
 	line := testenv.NewProxy(t, net.JoinHostPort(ip.addr, strconv.Itoa(ip.port)))
 	line.Link(testenv.Up, 1e9, 5*time.Millisecond)
