@@ -154,12 +154,7 @@ func TestB22ManyBuffers(t *testing.T) {
 		n = 10_000
 	}
 	b := open(t, tideway.Config{})
-	pool := alloc(t, b, "", uint64(n*each), segment.LocalOnly)
-	mem := pool.Bytes()
-	if err := pool.Close(); err != nil {
-		t.Fatal(err)
-	}
-	mem = make([]byte, n*each)
+	mem := make([]byte, n*each)
 	for i := range n {
 		if _, err := b.Register(mem[i*each:(i+1)*each], tideway.BufferOptions{Access: segment.ReadWrite}); err != nil {
 			t.Fatal(err)
@@ -214,9 +209,6 @@ func TestB24UnregisterDuringTransfer(t *testing.T) {
 		}
 		tg.must("alloc kv %d", size)
 		_, kv = find(t, e, tg.Addr, "kv")
-		if kv, err = must(e.OpenSegment(t.Context(), tg.Addr))(t).Buffer(t.Context(), "kv"); err != nil {
-			t.Fatal(err)
-		}
 	}
 }
 
