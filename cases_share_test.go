@@ -82,8 +82,8 @@ func beside(t *testing.T, e *tideway.Engine, op tideway.Op, kv *tideway.RemoteBu
 // a line of 100 Mb/s and 5 ms each way: what is under way of the bulk takes that
 // line more than half a second.
 func TestB31SmallBesideBulk(t *testing.T) {
-	e, kv := far(t, 1e8, 5*time.Millisecond)
 	for _, op := range []tideway.Op{tideway.Write, tideway.Read} {
+		e, kv := far(t, 1e8, 5*time.Millisecond) // a new line, with nothing left on it
 		stop := beside(t, e, op, kv)
 		testenv.Eventually(t, 10*time.Second, func() bool { return inFlight(e) > 6<<20 }, "bulk is under way")
 		loaded := percentile(reads(t, kv, 4096, 100), 0.5)
