@@ -184,7 +184,7 @@ func (s *shard) failed(t *transfer, end *core.End) {
 // failure builds the error of a transfer that the scheduler ended.
 func (s *shard) failure(t *transfer, end *core.End) *errs.Error {
 	err := &errs.Error{
-		Op: t.op.String(), Segment: t.targetName(), Peer: t.peer.addr(), Transport: s.carrier(end.Path), Stage: "wire",
+		Op: t.op.String(), Segment: t.targetName(), Peer: t.view.peer.addr(), Transport: s.carrier(end.Path), Stage: "wire",
 		Reason: end.Code, Retryable: end.Retryable, InDoubt: end.InDoubt, Err: end.Err,
 	}
 	for _, a := range end.Attempts {

@@ -272,7 +272,7 @@ func (b *Batch) Cancel() {
 	}
 	for _, t := range b.mu.transfers {
 		if !t.over && t.scheduled.Load() {
-			i := t.peer.shard.number
+			i := t.view.peer.shard.number
 			live[i] = append(live[i], t.id)
 		}
 	}

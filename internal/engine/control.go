@@ -94,8 +94,7 @@ func (e *Engine) Warm(ctx context.Context, name segment.Name) error {
 		return err
 	}
 	defer s.Close()
-	v := s.now()
-	warm := &Found{Segment: s, Desc: &segment.Buffer{Access: segment.ReadWrite, Location: "cpu:0"}, peer: v.peer}
+	warm := &Found{Segment: s, Desc: &segment.Buffer{Access: segment.ReadWrite, Location: "cpu:0"}, view: s.now()}
 	// A transfer of nothing ends well as soon as its path is connected.
 	return e.Do(ctx, Request{Op: transport.Read, Remote: Remote{Segment: s, Found: warm}})
 }

@@ -26,6 +26,7 @@ type peer struct {
 		sync.Mutex
 		paths   []*path       // in the order of the drivers; made when first needed
 		control *control.Peer // nil until needed, replaced when it has ended
+		used    bool          // since the last sweep
 	}
 	dialing  chan struct{} // holds one token: who has it dials the control connection
 	notifier *control.Notifier
@@ -55,6 +56,7 @@ type path struct {
 // path returns the peer's path over tr, adding it to the shard when it is new.
 func (p *peer) path(tr *opened) (*path, error) {
 	p.mu.Lock()
+	p.mu.used = true
 	q := p.find(tr)
 	if q != nil {
 		p.mu.Unlock()
@@ -159,6 +161,7 @@ func (p *peer) dial(ctx context.Context) (*control.Peer, error) {
 	}
 	p.mu.Lock()
 	c := p.mu.control
+	p.mu.used = true
 	p.mu.Unlock()
 	if c != nil && c.Err() == nil {
 		return c, nil
@@ -179,9 +182,44 @@ func (p *peer) dial(ctx context.Context) (*control.Peer, error) {
 // close ends the paths and the control connection.
 func (p *peer) close() {
 	p.mu.Lock()
+	paths, c := p.take()
+	p.mu.Unlock()
+	p.end(paths, c)
+}
+
+// take takes away what there is. The lock is held.
+func (p *peer) take() ([]*path, *control.Peer) {
 	paths, c := p.mu.paths, p.mu.control
 	p.mu.paths, p.mu.control = nil, nil
-	p.mu.Unlock()
+	return paths, c
+}
+
+// idle takes away what there is and returns what ends it, nil if transfers are
+// on a path or somebody has used p since the last call: he may be about to.
+func (p *peer) idle() (end func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	used := p.mu.used
+	p.mu.used = false
+	if used || p.busy() {
+		return nil
+	}
+	paths, c := p.take()
+	return func() { p.end(paths, c) }
+}
+
+// busy reports whether transfers are on any of p's paths. The lock is held.
+func (p *peer) busy() bool {
+	for _, q := range p.mu.paths {
+		var info core.PathInfo
+		if p.shard.look(q.id, &info); info.InFlight+info.Queued > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *peer) end(paths []*path, c *control.Peer) {
 	for _, q := range paths {
 		p.shard.removePath(q)
 	}

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/tideway-io/tideway/inspect"
-	"github.com/tideway-io/tideway/internal/core"
 	"github.com/tideway-io/tideway/internal/registry"
 	"github.com/tideway-io/tideway/segment"
 )
@@ -25,6 +24,7 @@ type peers struct {
 		live    map[*peer]struct{} // every peer that may have connections
 		next    int                // the shard of the next peer
 		sweeper *time.Timer
+		armed   bool // sweeper will fire
 		closed  bool
 	}
 }
@@ -48,6 +48,7 @@ func (ps *peers) get(id registry.Identity, d *segment.Desc) *peer {
 		ps.mu.next++
 		ps.mu.known[id] = p
 		ps.mu.live[p] = struct{}{}
+		ps.later()
 	}
 	p.desc.Store(d)
 	return p
@@ -63,7 +64,7 @@ func (ps *peers) revive(p *peer) bool {
 	}
 	if _, ok := ps.mu.live[p]; !ok {
 		ps.mu.live[p] = struct{}{}
-		ps.mu.sweeper.Reset(peerIdle)
+		ps.later()
 	}
 	return true
 }
@@ -72,12 +73,18 @@ func (ps *peers) revive(p *peer) bool {
 func (ps *peers) sweepLater() {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	if !ps.mu.closed {
+	ps.later()
+}
+
+// later is sweepLater with the lock held. A sweep that is due is not put off.
+func (ps *peers) later() {
+	if !ps.mu.armed && !ps.mu.closed {
+		ps.mu.armed = true
 		ps.mu.sweeper.Reset(peerIdle)
 	}
 }
 
-// sweep closes the peers that no open segment leads to and nothing moves on.
+// sweep closes the peers that no open segment leads to and that are idle.
 func (ps *peers) sweep() {
 	used := make(map[registry.Identity]bool)
 	for _, r := range ps.e.remotes.All() {
@@ -85,6 +92,7 @@ func (ps *peers) sweep() {
 	}
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
+	ps.mu.armed = false
 	if ps.mu.closed {
 		return
 	}
@@ -98,31 +106,19 @@ func (ps *peers) sweep() {
 		if wanted[p] {
 			continue
 		}
-		if p.busy() {
-			ps.mu.sweeper.Reset(peerIdle)
+		end := p.idle()
+		if end == nil {
+			ps.later()
 			continue
 		}
 		delete(ps.mu.live, p)
-		ps.e.background(p.close)
+		ps.e.background(end)
 	}
 	for id, p := range ps.mu.known {
 		if _, ok := ps.mu.live[p]; !ok {
 			delete(ps.mu.known, id)
 		}
 	}
-}
-
-// busy reports whether transfers are on any of p's paths.
-func (p *peer) busy() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, q := range p.mu.paths {
-		var info core.PathInfo
-		if p.shard.look(q.id, &info); info.InFlight+info.Queued > 0 {
-			return true
-		}
-	}
-	return false
 }
 
 // all returns every peer that may have connections.

@@ -95,12 +95,12 @@ type transfer struct {
 	tenant   string
 
 	resolved bool            // the descriptor was fetched for it
-	peer     *peer           // set by route, with target and offset
+	view     *view           // set by route, with target and offset
 	target   *segment.Buffer // as published
 	offset   uint64          // in target
 
 	cancels   uint32          // the batch's when it was added
-	id        core.TransferID // in the shard of peer; set before scheduled
+	id        core.TransferID // in the shard of the peer; set before scheduled
 	scheduled atomic.Bool
 
 	over   bool   // under the batch's lock

@@ -31,7 +31,7 @@ func (t *transfer) route(e *Engine) (core.Transfer, error) {
 		return core.Transfer{}, t.wrong(selector.None(t.pair(), e.candidates))
 	}
 	for _, i := range ladder[:min(len(ladder), core.Rungs)] {
-		q, err := t.peer.path(e.transports.find(e.candidates[i].Name))
+		q, err := t.view.peer.path(e.transports.find(e.candidates[i].Name))
 		if err != nil {
 			return core.Transfer{}, t.wrong(err)
 		}
@@ -52,20 +52,19 @@ func (t *transfer) follows(o *transfer) bool {
 	return f != nil && f == o.remote.Found && t.op == o.op && t.forced == o.forced && (t.held == o.held || t.localKind() == o.localKind())
 }
 
-// locate sets the peer, the target's buffer and the offset in it.
+// locate sets the view, the target's buffer and the offset in it.
 func (t *transfer) locate() error {
 	if f := t.remote.Found; f != nil {
-		t.peer, t.target, t.offset = f.peer, f.Desc, t.remote.Offset
+		t.view, t.target, t.offset = f.view, f.Desc, t.remote.Offset
 		return nil
 	}
-	v := t.remote.Segment.now()
-	t.peer = v.peer
-	b := v.desc.ByAddr(t.remote.Offset, t.length)
+	t.view = t.remote.Segment.now()
+	b := t.view.desc.ByAddr(t.remote.Offset, t.length)
 	if b != nil && (t.resolved || !t.remote.Segment.stale.Load()) {
 		t.target, t.offset = b, t.remote.Offset-b.Addr
 		return nil
 	}
-	if t.peer.own || t.resolved {
+	if t.view.peer.own || t.resolved {
 		return t.wrong(errs.New(errs.NotRegistered, t.op.String(), "no buffer holds the %d bytes at address %#x", t.length, t.remote.Offset))
 	}
 	return errResolve
@@ -102,9 +101,18 @@ func (t *transfer) wrong(err error) error {
 // pair is what the transfer asks of a transport.
 func (t *transfer) pair() selector.Pair {
 	return selector.Pair{
-		Local: t.localKind(), Remote: t.target.Location.Kind(), Own: t.peer.own, Only: t.forced,
-		Peer: t.peer.desc.Load().Transports,
+		Local: t.localKind(), Remote: t.target.Location.Kind(), Own: t.view.peer.own, Only: t.forced,
+		Peer: t.transports(),
 	}
+}
+
+// transports are those that the target's owner has open, as its own segment
+// says: the peer may have been described by others as well.
+func (t *transfer) transports() []string {
+	if p := t.view.peer; p.own {
+		return p.desc.Load().Transports
+	}
+	return t.view.desc.Transports
 }
 
 // Explanation is the decision for one request.
@@ -140,7 +148,7 @@ func (e *Engine) Explain(ctx context.Context, r Request) (Explanation, error) {
 	if x.Err != nil {
 		return x, nil
 	}
-	x.Peer, x.Err = t.peer.addr(), t.permitted()
+	x.Peer, x.Err = t.view.peer.addr(), t.permitted()
 	for _, v := range selector.Explain(t.pair(), e.candidates) {
 		x.Candidates = append(x.Candidates, Candidate{v.Name, v.Rung >= 0, v.Reason})
 		if v.Rung >= 0 {

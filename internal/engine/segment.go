@@ -105,7 +105,7 @@ func (s *Segment) failed(err error) error {
 type Found struct {
 	Segment *Segment
 	Desc    *segment.Buffer
-	peer    *peer
+	view    *view // that it was found in
 }
 
 // Buffer finds a buffer by name, asking the owner once more on a miss.
@@ -118,7 +118,7 @@ func (s *Segment) Buffer(ctx context.Context, name string) (*Found, error) {
 	for again := false; ; again = true {
 		v := s.now()
 		if b := v.desc.ByName(name); b != nil {
-			return &Found{s, b, v.peer}, nil
+			return &Found{s, b, v}, nil
 		}
 		if again || s.remote == nil {
 			err := errs.New(errs.NotRegistered, "find buffer", "the segment has no buffer of that name")

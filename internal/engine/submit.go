@@ -112,7 +112,7 @@ func (w *scratch) route(e *Engine, t *transfer) (core.Transfer, error) {
 	if last < 0 || !t.follows(w.ready[last]) {
 		return t.route(e)
 	}
-	t.peer, t.target, t.offset = w.ready[last].peer, w.ready[last].target, t.remote.Offset
+	t.view, t.target, t.offset = w.ready[last].view, w.ready[last].target, t.remote.Offset
 	if err := t.permitted(); err != nil {
 		return core.Transfer{}, err
 	}
@@ -127,7 +127,7 @@ const runMax = 1024
 
 // add collects t for its peer's shard.
 func (w *scratch) add(t *transfer, spec core.Transfer) {
-	if n := len(w.ready); n == runMax || n > 0 && w.ready[0].peer.shard != t.peer.shard {
+	if n := len(w.ready); n == runMax || n > 0 && w.ready[0].view.peer.shard != t.view.peer.shard {
 		w.submit()
 	}
 	w.specs, w.ready, w.ids = append(w.specs, spec), append(w.ready, t), append(w.ids, 0)
@@ -139,7 +139,7 @@ func (w *scratch) submit() {
 	if len(w.ready) == 0 {
 		return
 	}
-	s, b, cancels := w.ready[0].peer.shard, w.ready[0].batch, w.ready[0].cancels
+	s, b, cancels := w.ready[0].view.peer.shard, w.ready[0].batch, w.ready[0].cancels
 	s.event(func(c *core.Shard, now core.Time, out *core.Actions) {
 		for i, t := range w.ready {
 			w.specs[i].Owner = s.mu.owners.add(t)
