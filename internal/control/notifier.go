@@ -26,9 +26,12 @@ type Notifier struct {
 
 // NewNotifier returns a Notifier that asks connect for the present connection,
 // to the same incarnation each time. patience bounds how long an answer that is
-// owed is asked for, default 10 s.
-func NewNotifier(connect func(ctx context.Context) (*Peer, error), patience time.Duration) *Notifier {
+// owed is asked for, default 10 s. Its ids begin after an id that no earlier
+// Notifier to the same incarnation has reached: the peer would take them for
+// repetitions.
+func NewNotifier(connect func(ctx context.Context) (*Peer, error), patience time.Duration, after uint64) *Notifier {
 	n := &Notifier{connect: connect, patience: or(patience, 10*time.Second)}
+	n.next.Store(after)
 	for i := range n.slots {
 		n.slots[i] = make(chan struct{}, 1)
 	}

@@ -130,7 +130,7 @@ func TestNotifyOnce(t *testing.T) {
 	var b box
 	r := serve(t, ServerOptions{OnNotify: b.take})
 	var losses atomic.Int32
-	n := NewNotifier(reconnect(t, r, func(c net.Conn) net.Conn { return &deafening{Conn: c, left: &losses} }), 0)
+	n := NewNotifier(reconnect(t, r, func(c net.Conn) net.Conn { return &deafening{Conn: c, left: &losses} }), 0, 0)
 	for i := range 20 {
 		losses.Store(int32(i % 4))
 		if err := n.Send(t.Context(), "n", fmt.Append(nil, i)); err != nil {
@@ -150,7 +150,7 @@ func TestNotifyManyOnce(t *testing.T) {
 	var b box
 	r := serve(t, ServerOptions{OnNotify: b.take})
 	var losses atomic.Int32
-	n := NewNotifier(reconnect(t, r, func(c net.Conn) net.Conn { return &deafening{Conn: c, left: &losses} }), 0)
+	n := NewNotifier(reconnect(t, r, func(c net.Conn) net.Conn { return &deafening{Conn: c, left: &losses} }), 0, 0)
 	var wg sync.WaitGroup
 	const many = 500
 	for i := range many {
@@ -192,7 +192,7 @@ func TestNotifyInDoubt(t *testing.T) {
 					return c.then()
 				}
 				return connect(ctx)
-			}, 50*time.Millisecond)
+			}, 50*time.Millisecond, 0)
 			err := n.Send(t.Context(), "n", nil)
 			var e *errs.Error
 			if !errors.As(err, &e) || !e.InDoubt || e.Reason != c.code {
@@ -207,14 +207,14 @@ func TestNotifyInDoubt(t *testing.T) {
 
 // TestNotifyFails: what certainly was not delivered is not in doubt.
 func TestNotifyFails(t *testing.T) {
-	n := NewNotifier(func(context.Context) (*Peer, error) { return nil, errs.New(errs.Refused, "dial", "") }, 0)
+	n := NewNotifier(func(context.Context) (*Peer, error) { return nil, errs.New(errs.Refused, "dial", "") }, 0, 0)
 	var e *errs.Error
 	if err := n.Send(t.Context(), "n", nil); !errors.As(err, &e) || e.InDoubt || e.Reason != errs.Refused {
 		t.Errorf("%+v", err)
 	}
 	b := box{refuse: errs.Overloaded}
 	r := serve(t, ServerOptions{OnNotify: b.take})
-	n = NewNotifier(reconnect(t, r, func(c net.Conn) net.Conn { return c }), 0)
+	n = NewNotifier(reconnect(t, r, func(c net.Conn) net.Conn { return c }), 0, 0)
 	if err := n.Send(t.Context(), "n", nil); !errors.As(err, &e) || e.InDoubt || e.Reason != errs.Overloaded {
 		t.Errorf("%+v", err)
 	}
@@ -228,7 +228,7 @@ func TestNotifyIsBounded(t *testing.T) {
 		in.Add(1)
 		<-gate
 		return nil, errs.New(errs.Refused, "dial", "")
-	}, 0)
+	}, 0, 0)
 	var wg sync.WaitGroup
 	for range maxOutstanding {
 		wg.Go(func() { _ = n.Send(context.Background(), "n", nil) })

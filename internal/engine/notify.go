@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/tideway-io/tideway/errs"
+	"github.com/tideway-io/tideway/internal/registry"
 )
 
 // Notification is a small message between engines.
@@ -83,13 +84,15 @@ func (e *Engine) Notify(ctx context.Context, s *Segment, n Notification) error {
 	if err := n.check(); err != nil {
 		return err
 	}
-	p := s.now().peer
+	v := s.now()
+	p := v.peer
 	if p.own {
 		if code := e.deliver(string(e.name), n.Name, append([]byte(nil), n.Body...)); code != errs.OK {
 			return &errs.Error{Op: "notify", Segment: string(s.name), Reason: code}
 		}
 		return nil
 	}
+	p = e.peers.get(registry.IdentityOf(v.desc, s.name), v.desc) // one sender of ids, also for a closed segment
 	if err := p.notifier.Send(ctx, n.Name, n.Body); err != nil {
 		return &errs.Error{Op: "notify", Segment: string(s.name), Peer: p.addr(), Reason: errs.Of(err), Err: err}
 	}

@@ -35,7 +35,9 @@ type peer struct {
 func newPeer(e *Engine, d *segment.Desc, sh *shard, own bool) *peer {
 	p := &peer{e: e, shard: sh, own: own, dialing: make(chan struct{}, 1)}
 	p.desc.Store(d)
-	p.notifier = control.NewNotifier(p.dial, e.cfg.StallTimeout)
+	// The engine may have had another peer of this identity: the clock is ahead of
+	// all ids that it used.
+	p.notifier = control.NewNotifier(p.dial, e.cfg.StallTimeout, uint64(e.now()))
 	return p
 }
 
