@@ -153,8 +153,9 @@ func (e *Engine) rand() uint64 { return maphash.Bytes(maphash.MakeSeed(), nil) }
 // now is the scheduler's clock.
 func (e *Engine) now() core.Time { return core.Time(time.Since(e.started)) + 1 }
 
-// at converts a wall-clock time to the scheduler's clock.
-func (e *Engine) at(t time.Time) core.Time { return core.Time(t.Sub(e.started)) + 1 }
+// at converts a wall-clock time to the scheduler's clock; what is centuries away
+// is core.Never.
+func (e *Engine) at(t time.Time) core.Time { return min(core.Time(t.Sub(e.started)), core.Never-1) + 1 }
 
 // usable says why the engine takes no new work, nil if it does.
 func (e *Engine) usable(op string) error {
