@@ -60,29 +60,10 @@ func demands(reqs []Request, into []demand) ([]demand, error) {
 
 // take makes room for a whole call, waiting for it until ctx ends.
 func (a *admission) take(ctx context.Context, call []demand) error {
-	a.mu.Lock()
-	if a.mu.closed != nil {
-		defer a.mu.Unlock()
-		return a.mu.closed
-	}
-	err := error(errs.ErrOverloaded)
-	if len(a.mu.waiters) == 0 {
-		err = a.fit(call)
-	}
-	if n, _ := a.mu.door.Inside(); err != nil && n == 0 && len(a.mu.waiters) == 0 {
-		err = errs.New(errs.Invalid, "submit", "one call asks for more than the engine takes in: %v; split it, or raise MaxRequests or MaxBytes", err)
-	}
-	if err == nil || !errors.Is(err, errs.ErrOverloaded) || ctx.Err() != nil {
-		defer a.mu.Unlock()
+	w, err := a.enter(ctx, call)
+	if w == nil {
 		return err
 	}
-	if len(a.mu.waiters) == maxWaiters {
-		defer a.mu.Unlock()
-		return errs.New(errs.Overloaded, "submit", "%d calls wait for admission, the limit; submit from fewer goroutines", maxWaiters)
-	}
-	w := &waiter{slices.Clone(call), make(chan error, 1)}
-	a.mu.waiters = append(a.mu.waiters, w)
-	a.mu.Unlock()
 	select {
 	case err := <-w.ready:
 		return err
@@ -91,17 +72,55 @@ func (a *admission) take(ctx context.Context, call []demand) error {
 	}
 }
 
-// fit takes all of a call or nothing.
-func (a *admission) fit(call []demand) error {
-	for i, d := range call {
-		if err := a.mu.door.Take(d.tenant, d.requests, d.bytes); err != nil {
-			for _, d := range call[:i] {
-				err = errors.Join(err, a.mu.door.Give(d.tenant, d.requests, d.bytes))
-			}
-			return err
+// enter takes the call in, refuses it, or lets it wait.
+func (a *admission) enter(ctx context.Context, call []demand) (*waiter, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.mu.closed != nil {
+		return nil, a.mu.closed
+	}
+	if len(a.mu.waiters) == 0 {
+		if err := a.fit(call); !errors.Is(err, errs.ErrOverloaded) {
+			return nil, err
 		}
 	}
+	if ctx.Err() != nil {
+		return nil, a.full(ctx)
+	}
+	if len(a.mu.waiters) == maxWaiters {
+		return nil, errs.New(errs.Overloaded, "submit", "%d calls wait for admission, the limit; submit from fewer goroutines", maxWaiters)
+	}
+	w := &waiter{slices.Clone(call), make(chan error, 1)}
+	a.mu.waiters = append(a.mu.waiters, w)
+	return w, nil
+}
+
+// fit takes all of a call or nothing. What does not fit into an empty engine
+// never will, and is invalid.
+func (a *admission) fit(call []demand) error {
+	inside, _ := a.mu.door.Inside()
+	for i, d := range call {
+		err := a.mu.door.Take(d.tenant, d.requests, d.bytes)
+		if err == nil {
+			continue
+		}
+		for _, d := range call[:i] {
+			err = errors.Join(err, a.mu.door.Give(d.tenant, d.requests, d.bytes))
+		}
+		if inside == 0 {
+			return errs.New(errs.Invalid, "submit", "one call asks for more than the engine takes in: %v; split it, or raise MaxRequests or MaxBytes", err)
+		}
+		return err
+	}
 	return nil
+}
+
+// full is the error of a call that there was no room for while ctx lasted.
+func (a *admission) full(ctx context.Context) error {
+	requests, bytes := a.mu.door.Inside()
+	err := errs.New(errs.Overloaded, "submit", "no room in time: %d requests of %d bytes are inside, %d calls wait; wait for some to end, or raise MaxRequests or MaxBytes", requests, bytes, len(a.mu.waiters))
+	err.Stage, err.Retryable, err.Err = "admit", true, context.Cause(ctx)
+	return err
 }
 
 // leave withdraws w, unless it was let in meanwhile.
@@ -114,10 +133,7 @@ func (a *admission) leave(ctx context.Context, w *waiter) error {
 	}
 	a.mu.waiters = slices.Delete(a.mu.waiters, i, i+1)
 	a.admit() // those behind may fit where w did not
-	requests, bytes := a.mu.door.Inside()
-	err := errs.New(errs.Overloaded, "submit", "no room in time: %d requests of %d bytes are inside; wait for some, or raise MaxRequests or MaxBytes", requests, bytes)
-	err.Retryable, err.Err = true, context.Cause(ctx)
-	return err
+	return a.full(ctx)
 }
 
 // give takes n requests out and lets waiters in. The error is a broken invariant.

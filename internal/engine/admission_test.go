@@ -69,6 +69,59 @@ func TestAdmissionWaitsInOrder(t *testing.T) {
 	})
 }
 
+// TestAdmissionRefusesWhatNeverFits: a call that would not fit into an empty
+// engine does not wait for ever, nor hold those behind it.
+func TestAdmissionRefusesWhatNeverFits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAdmission(10, 1000)
+		if err := a.take(t.Context(), one(8, 0)); err != nil {
+			t.Fatal(err)
+		}
+		never, behind := make(chan error, 1), make(chan error, 1)
+		go func() { never <- a.take(t.Context(), []demand{{"red", 6, 0}, {"blue", 6, 0}}) }()
+		synctest.Wait()
+		go func() { behind <- a.take(t.Context(), one(9, 0)) }()
+		synctest.Wait()
+		if err := a.give("", 8, 0); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if len(never)+len(behind) != 2 {
+			t.Fatalf("%d of 2 calls came back", len(never)+len(behind))
+		}
+		if err := <-never; !errors.Is(err, errs.ErrInvalid) {
+			t.Errorf("12 requests where 10 may be inside: %v", err)
+		}
+		if err := <-behind; err != nil {
+			t.Errorf("the call behind it: %v", err)
+		}
+	})
+}
+
+func TestAdmissionSaysWhyNot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAdmission(10, 1000)
+		if err := a.take(t.Context(), one(8, 0)); err != nil {
+			t.Fatal(err)
+		}
+		go func() { _ = a.take(t.Context(), one(9, 0)) }()
+		synctest.Wait()
+		now, cancel := context.WithCancel(t.Context())
+		cancel()
+		for _, n := range []int64{9, 1} { // one that does not fit, one that others wait before
+			err := a.take(now, one(n, 0))
+			var e *errs.Error
+			if !errors.As(err, &e) || e.Reason != errs.Overloaded || e.Detail == "" || !e.Retryable {
+				t.Errorf("%d requests without waiting: %#v", n, err)
+			}
+		}
+		if err := a.give("", 8, 0); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+	})
+}
+
 func TestAdmissionEndsWithTheContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAdmission(10, 1000)
