@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
-	"strings"
 )
 
 // The sentinels. Match them with errors.Is; they are never compared with ==.
@@ -189,49 +188,6 @@ type Attempt struct {
 // New returns an Error of the given reason with a formatted detail.
 func New(reason Code, op, format string, args ...any) *Error {
 	return &Error{Op: op, Reason: reason, Detail: fmt.Sprintf(format, args...)}
-}
-
-// Error prints the fields that are set: "op segment at peer over transport
-// (stage): reason: detail: cause".
-func (e *Error) Error() string {
-	var b strings.Builder
-	b.WriteString(e.Op)
-	e.where(&b)
-	if b.Len() > 0 {
-		b.WriteString(": ")
-	}
-	var parts []string
-	if e.Reason != OK {
-		parts = append(parts, strings.ReplaceAll(e.Reason.String(), "_", " "))
-	}
-	if e.Detail != "" {
-		parts = append(parts, e.Detail)
-	}
-	if e.Err != nil && e.Err != e.Reason.Kind() {
-		parts = append(parts, e.Err.Error())
-	}
-	b.WriteString(strings.Join(parts, ": "))
-	if e.InDoubt {
-		b.WriteString(" (in doubt: the remote range may still change)")
-	}
-	return b.String()
-}
-
-func (e *Error) where(b *strings.Builder) {
-	part := func(before, s, after string) {
-		if s == "" {
-			return
-		}
-		if b.Len() > 0 {
-			b.WriteByte(' ')
-		}
-		b.WriteString(before + s + after)
-	}
-	part("", e.Segment, "")
-	part("at ", e.Peer, "")
-	part("over ", e.Transport, "")
-	part("on ", e.Rail, "")
-	part("(", e.Stage, ")")
 }
 
 // Is matches the sentinel of the reason and what that sentinel matches.

@@ -167,6 +167,37 @@ func TestText(t *testing.T) {
 	}
 }
 
+// TestTextSaysEachFactOnce: causes leave out what the errors around them said.
+func TestTextSaysEachFactOnce(t *testing.T) {
+	const peer = "10.0.0.2:7070"
+	tcp := &net.TCPAddr{IP: net.IPv4(10, 0, 0, 2), Port: 7070}
+	dialed := &net.OpError{Op: "dial", Net: "tcp", Addr: tcp, Err: errors.New("connection refused")}
+	dial := &Error{Op: "dial", Peer: peer, Stage: "connect", Reason: Refused, Detail: "nobody listens", Err: errors.Join(dialed)}
+	for _, c := range []struct {
+		err  *Error
+		want string
+	}{
+		{&Error{Op: "open segment", Segment: peer, Stage: "connect", Reason: Refused, Err: dial},
+			"open segment 10.0.0.2:7070 (connect): refused: dial: nobody listens: connection refused"},
+		{&Error{Op: "read", Segment: peer + "/kv", Peer: peer, Transport: "tcp", Stage: "connect", Reason: Refused,
+			Err: &Error{Op: "connect", Peer: peer, Transport: "tcp", Stage: "connect", Reason: Refused, Err: dial}},
+			"read 10.0.0.2:7070/kv over tcp (connect): refused: connect: dial: nobody listens: connection refused"},
+		{&Error{Op: "write", Segment: "b/kv", Peer: peer, Reason: Draining, InDoubt: true,
+			Err: &Error{Op: "post", Peer: peer, Transport: "tcp", Stage: "post", Reason: Draining, InDoubt: true, Detail: "it ends"}},
+			"write b/kv at 10.0.0.2:7070: draining: post over tcp (post): it ends (in doubt: the remote range may still change)"},
+		{&Error{Op: "open", Segment: "b", Reason: Deadline, Err: &Error{Op: "open", Segment: "b", Reason: Deadline, Err: context.DeadlineExceeded}},
+			"open b: deadline"},
+		{&Error{Op: "open", Segment: "b", Reason: Unreachable, Err: &Error{Op: "open", Segment: "b2", Reason: Refused}}, "open b: unreachable: open b2: refused"},
+		{&Error{Op: "dial", Peer: peer, Reason: Refused, Err: errors.Join(dialed, dialed, io.EOF)}, "dial at 10.0.0.2:7070: refused: connection refused; EOF"},
+		{&Error{Op: "dial", Peer: "elsewhere:1", Err: dialed}, "dial at elsewhere:1: dial tcp 10.0.0.2:7070: connection refused"},
+		{&Error{Op: "read", Reason: Refused, Err: fmt.Errorf("around: %w", dial)}, "read: refused: around: " + dial.Error()},
+	} {
+		if got := c.err.Error(); got != c.want {
+			t.Errorf("%q\nwant %q", got, c.want)
+		}
+	}
+}
+
 // TestSentinelsAreThemselves: none matches another.
 func TestSentinelsAreThemselves(t *testing.T) {
 	for i, a := range sentinels() {
