@@ -158,8 +158,8 @@ func TestFiles(t *testing.T) {
 	if err := f.Truncate(n - 1); err != nil {
 		t.Fatal(err)
 	}
-	if c := one(transport.Read, back[:10], n-10); c.Code != errs.OutOfRange || errs.Of(c.Err) != errs.OutOfRange {
-		t.Errorf("the end of a file that was cut: %v, %v; want out of range", c.Code, c.Err)
+	if c := one(transport.Read, back[:10], n-10); c.Code != errs.Stale || errs.Of(c.Err) != errs.Stale {
+		t.Errorf("the end of a file that was cut: %v, %v; want stale", c.Code, c.Err)
 	}
 	_ = f.Close()
 	if c := one(transport.Write, back[:10], 0); c.Code != errs.Revoked || !errors.Is(c.Err, os.ErrClosed) {

@@ -186,7 +186,7 @@ func failed(err error) (errs.Code, error) {
 	code := errs.Unreachable
 	switch {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		code = errs.OutOfRange // it is shorter than when it was registered
+		code = errs.Stale // it is shorter than when it was registered
 	case errors.Is(err, os.ErrClosed):
 		code = errs.Revoked
 	case errors.Is(err, os.ErrPermission):

@@ -1,8 +1,13 @@
 package tcp
 
 import (
+	"errors"
+	"io"
+	"os"
 	"sync"
 	"sync/atomic"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tideway-io/tideway/errs"
 	"github.com/tideway-io/tideway/internal/wire"
@@ -194,9 +199,24 @@ func (f *filer) writeAt(d wire.Desc, p []byte) errs.Code {
 	}
 	if _, err := pin.File.WriteAt(p, pin.Offset); err != nil {
 		f.t.note.failed("write", d.Key, err)
-		return errs.Internal
+		return fileCode(err)
 	}
 	return errs.OK
+}
+
+// fileCode is what a peer is told of a file's error.
+func fileCode(err error) errs.Code {
+	switch {
+	case errors.Is(err, io.EOF): // it is shorter than when it was registered: not what was published
+		return errs.Stale
+	case errors.Is(err, os.ErrClosed):
+		return errs.Revoked
+	case errors.Is(err, os.ErrPermission):
+		return errs.Denied
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		return errs.Overloaded
+	}
+	return errs.Internal
 }
 
 // read answers some Reads of one stream, and reports whether there may be more.
@@ -244,7 +264,7 @@ func (f *filer) readAt(d wire.Desc, p []byte) errs.Code {
 	}
 	if n, err := pin.File.ReadAt(p, pin.Offset); n < len(p) {
 		f.t.note.failed("read", d.Key, err)
-		return errs.Internal
+		return fileCode(err)
 	}
 	return errs.OK
 }

@@ -3,12 +3,15 @@ package tcp
 import (
 	"bytes"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tideway-io/tideway/errs"
 	"github.com/tideway-io/tideway/segment"
@@ -147,6 +150,44 @@ func TestSlowFile(t *testing.T) {
 		}
 		if n := len(b.tr.places); n != 0 {
 			t.Errorf("%d frame buffers are held at the end", n)
+		}
+	})
+}
+
+// TestFileErrors: the peer is told what it can act on.
+func TestFileErrors(t *testing.T) {
+	for _, c := range []struct {
+		fails error
+		want  errs.Code
+	}{
+		{io.EOF, errs.Stale},
+		{&os.PathError{Op: "read", Path: "x", Err: os.ErrClosed}, errs.Revoked},
+		{&os.PathError{Op: "write", Path: "x", Err: unix.EPERM}, errs.Denied},
+		{&os.PathError{Op: "write", Path: "x", Err: unix.ENOSPC}, errs.Overloaded},
+		{&os.PathError{Op: "write", Path: "x", Err: unix.EDQUOT}, errs.Overloaded},
+		{&os.PathError{Op: "read", Path: "x", Err: unix.EIO}, errs.Internal},
+	} {
+		if got := fileCode(c.fails); got != c.want {
+			t.Errorf("%v: %v, want %v", c.fails, got, c.want)
+		}
+	}
+}
+
+// TestFileShrank: a Read of what the file no longer has is stale, not an accident.
+func TestFileShrank(t *testing.T) {
+	bubble(t, 256<<10, func(t *testing.T, _ *memNet, a, b *host) {
+		f, err := os.Create(filepath.Join(t.TempDir(), "f"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if _, err := f.Write(make([]byte, 10)); err != nil {
+			t.Fatal(err)
+		}
+		buf := b.memory.addFile(f, 1<<20, segment.ReadWrite)
+		a.post(t, a.connect(t, b), []transport.Slice{read(buf, make([]byte, 20), 1)})
+		if c := a.sink.wait(t, 1); c.Code != errs.Stale {
+			t.Errorf("%+v, want %v", c, errs.Stale)
 		}
 	})
 }
