@@ -3,7 +3,28 @@ package main
 import (
 	"context"
 	"io"
+	"os"
 )
+
+// breakableOpen opens a file until ctx ends: the open of a pipe waits for
+// somebody at its other end.
+func breakableOpen(ctx context.Context, name string, flag int) (*os.File, error) {
+	type result struct {
+		file *os.File
+		err  error
+	}
+	opened := make(chan result, 1)
+	go func() { // stays until the other end comes, if ctx ends first; the process is about to end
+		f, err := os.OpenFile(name, flag, 0)
+		opened <- result{f, err}
+	}()
+	select {
+	case r := <-opened:
+		return r.file, r.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
 
 // breakableReader reads r, which may block for ever in the kernel, until ctx
 // ends. The goroutine that reads ahead then stays until r yields; it holds

@@ -39,7 +39,9 @@ func newGet(c *console) *cobra.Command {
 			if g.from, err = parsePlace(args[0]); err != nil {
 				return err
 			}
-			g.to = args[1]
+			if g.to = args[1]; g.to == "" {
+				return usagef("the name of the file is empty; give one, or - for standard output")
+			}
 			return g.run(cmd.Context())
 		},
 	}
@@ -185,8 +187,11 @@ func (g *get) destination(ctx context.Context, id identity) (sink, error) {
 	case err == nil && info.IsDir():
 		return nil, usagef("%s is a directory; give a file in it, such as %s/%s", g.to, g.to, id.Name)
 	case err == nil && !info.Mode().IsRegular():
-		f, err := os.OpenFile(g.to, os.O_WRONLY, 0)
-		return plain{newBreakableWriter(ctx, f), f}, err
+		f, err := breakableOpen(ctx, g.to, os.O_WRONLY)
+		if err != nil {
+			return nil, err
+		}
+		return plain{newBreakableWriter(ctx, f), f}, nil
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return nil, err
 	}

@@ -286,7 +286,8 @@ func (p *part) Commit() error {
 		return err
 	}
 	p.committed = true
-	if err := os.Remove(p.logName()); err != nil {
+	// Since the rename another process may have begun, and ended, a part of its own.
+	if err := os.Remove(p.logName()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return syncDir(filepath.Dir(p.final))
@@ -297,7 +298,8 @@ func (p *part) Commit() error {
 func (p *part) Close() error {
 	var err error
 	if p.done == 0 && !p.committed {
-		err = errors.Join(os.Remove(p.data.Name()), os.Remove(p.logName()))
+		// The journal first: who finds no part begins one, with a journal of its own.
+		err = errors.Join(os.Remove(p.logName()), os.Remove(p.data.Name()))
 	}
 	if p.syncing != nil {
 		err = p.synced(<-p.syncing)

@@ -271,3 +271,21 @@ func TestPartRefusesWrongPieces(t *testing.T) {
 	}
 	c.close(p)
 }
+
+// Two processes may work on one file after each other: the first, which has just
+// renamed its part, can then remove the journal of the second.
+func TestPartCommitsWithoutJournal(t *testing.T) {
+	c := newPartCase(t, 2*blockSize)
+	p := c.open(0, "")
+	c.write(p, 2*blockSize)
+	if err := os.Remove(p.logName()); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Commit(); err != nil {
+		t.Errorf("commit: %v", err)
+	}
+	c.close(p)
+	if got, err := os.ReadFile(c.path); err != nil || !bytes.Equal(got, c.want) {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+}

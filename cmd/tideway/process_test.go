@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -209,6 +211,37 @@ func TestInterruptedWhileBlocked(t *testing.T) {
 		p.Signal(syscall.SIGTERM)
 		within(t, p, 2*time.Second, 143)
 	}
+}
+
+// Nor does a pipe that nobody opens at its other end.
+func TestInterruptedWhileOpening(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cause := &signalError{syscall.SIGTERM}
+	for name, open := range map[string]func(context.Context) error{
+		"put": func(ctx context.Context) error { _, err := openSource(ctx, fifo, nil); return err },
+		"get": func(ctx context.Context) error { _, err := (&get{to: fifo}).destination(ctx, identity{}); return err },
+	} {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- open(ctx) }()
+		cancel(cause)
+		select {
+		case err := <-ended:
+			if !errors.Is(err, cause) {
+				t.Errorf("%s: %v, want %v", name, err, cause)
+			}
+		case <-time.After(patience):
+			t.Errorf("%s still waits for the other end of the pipe", name)
+		}
+	}
+	end, err := os.OpenFile(fifo, os.O_RDWR, 0) // the other end, for both
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer end.Close()
 }
 
 // hasOpen reports whether a process has a file open.

@@ -190,7 +190,7 @@ func openSource(ctx context.Context, name string, stdin io.Reader) (*source, err
 		}
 		return newSource(ctx, f, false)
 	}
-	f, err := os.Open(name)
+	f, err := breakableOpen(ctx, name, os.O_RDONLY)
 	if err != nil {
 		return nil, err
 	}
