@@ -79,6 +79,67 @@ func TestBatch(t *testing.T) {
 	}
 }
 
+// Every call that takes a context says how it ended, and a context that has
+// ended takes nothing in.
+func TestEndedContext(t *testing.T) {
+	owner, _, e, s, remote := pair(t, 4096)
+	why := errors.New("nobody wants it any more")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(why)
+	req := tideway.Request{Op: tideway.Write, Local: tideway.Bytes(make([]byte, 10)), Remote: remote.At(0)}
+	waits := e.NewBatch()
+	if err := waits.NotifyOnSuccess(s, tideway.Notification{Name: "never"}); err != nil {
+		t.Fatal(err)
+	}
+	defer waits.Seal()
+	for name, call := range map[string]func() error{
+		"Submit":      func() error { _, err := e.Submit(ctx, req); return err },
+		"Add":         func() error { return waits.Add(ctx, req) },
+		"Do":          func() error { return e.Do(ctx, req) },
+		"OpenSegment": func() error { _, err := e.OpenSegment(ctx, "127.0.0.1:1"); return err },
+		"Receive":     func() error { _, err := owner.Receive(ctx); return err },
+	} {
+		var typed *tideway.Error
+		if err := call(); !errors.Is(err, context.Canceled) || !errors.Is(err, why) || !errors.As(err, &typed) || errors.Is(err, tideway.ErrInternal) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if n := e.Inspect().Counts.RequestsTotal; n != 0 || waits.Len() != 0 {
+		t.Errorf("%d requests were taken, %d into the batch", n, waits.Len())
+	}
+	if err := e.NewBatch().Wait(ctx); err != nil {
+		t.Errorf("an empty batch is done whatever the context: %v", err)
+	}
+}
+
+// TestWaitIsCutShort: the requests go on, and the next Wait says how they ended.
+func TestWaitIsCutShort(t *testing.T) {
+	px := testenv.NewProxy(t, "")
+	tg := startTarget(t, spec{Config: targetConfig{Listen: freeAddr(t), Advertise: px.Addr}, Buffers: []targetBuffer{{Name: "kv", Size: 4096, Access: segment.ReadWrite}}})
+	px.Target(tg.listen)
+	e := open(t, tideway.Config{})
+	_, kv := find(t, e, tg.Addr, "kv")
+	px.BlackHole(true)
+	b, err := e.Submit(t.Context(), tideway.Request{Op: tideway.Write, Local: tideway.Bytes(make([]byte, 10)), Remote: kv.At(0)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	why := errors.New("enough")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(why)
+	var typed *tideway.Error
+	if err := b.Wait(ctx); !errors.Is(err, context.Canceled) || !errors.Is(err, why) || !errors.As(err, &typed) || typed.Op != "wait" {
+		t.Errorf("err = %v", err)
+	}
+	if err := b.Reset(); !errors.Is(err, tideway.ErrBusy) {
+		t.Errorf("reset in flight: %v, want ErrBusy", err)
+	}
+	b.Cancel()
+	if err := b.Wait(t.Context()); !errors.Is(err, context.Canceled) || errors.Is(err, why) {
+		t.Errorf("err = %v, want the request's own end", err)
+	}
+}
+
 func TestInvalidRequestsTakeNothing(t *testing.T) {
 	_, _, e, s, remote := pair(t, 4096)
 	local := alloc(t, e, "", 4096, segment.LocalOnly)

@@ -20,7 +20,8 @@ type Result = engine.Result
 // NewBatch returns an empty batch that takes requests until it is sealed.
 func (e *Engine) NewBatch() *Batch { return &Batch{e, e.e.NewBatch()} }
 
-// Add submits requests as part of the batch, all or none, like Submit.
+// Add submits requests as part of the batch, all or none, like Submit. It is
+// ErrClosed once the batch is sealed.
 func (b *Batch) Add(ctx context.Context, reqs ...Request) error {
 	inner, _ := b.e.requests.Get().(*[]engine.Request)
 	if inner == nil {
@@ -46,7 +47,8 @@ func (b *Batch) NotifyOnSuccess(s *Segment, n Notification) error { return b.b.N
 
 // Wait seals the batch and waits until every request has ended. It returns nil
 // when all ended well, else their failures joined (the first 16). When ctx ends
-// first it returns the context's error and the requests go on.
+// first it returns an error that matches the context's, and the requests go on;
+// a batch that is done counts as such even if ctx has ended.
 func (b *Batch) Wait(ctx context.Context) error { return b.b.Wait(ctx) }
 
 // Done is closed when the batch is sealed and every request has ended.

@@ -150,8 +150,9 @@ type Explanation = engine.Explanation
 func (e *Engine) Inspect() inspect.Snapshot { return e.e.Inspect() }
 
 // Submit takes all of the requests, or none and says why: invalid local
-// arguments, or ErrOverloaded when the admission bounds are reached and ctx
-// ends before there is room. What is wrong at the peer fails that request
+// arguments, ErrOverloaded when the admission bounds are reached and ctx ends
+// before there is room, or the context's error if it had ended before the call.
+// From then on ctx does not matter. What is wrong at the peer fails that request
 // alone. The batch returned is sealed.
 func (e *Engine) Submit(ctx context.Context, reqs ...Request) (*Batch, error) {
 	b := e.NewBatch()
@@ -164,7 +165,8 @@ func (e *Engine) Submit(ctx context.Context, reqs ...Request) (*Batch, error) {
 }
 
 // Do submits the requests and waits for all of them. When ctx ends first it
-// cancels what is left, waits until that is quiet, and returns the error.
+// cancels what is left, waits until that is quiet, and returns the context's
+// error joined with those of the requests.
 func (e *Engine) Do(ctx context.Context, reqs ...Request) error {
 	b, err := e.Submit(ctx, reqs...)
 	if err != nil {
@@ -181,5 +183,6 @@ func (e *Engine) Notify(ctx context.Context, s *Segment, n Notification) error {
 	return e.e.Notify(ctx, s.s, n)
 }
 
-// Receive returns the next notification from any peer.
+// Receive waits for the next notification from any peer. When ctx ends first
+// the error matches the context's.
 func (e *Engine) Receive(ctx context.Context) (Notification, error) { return e.e.Receive(ctx) }

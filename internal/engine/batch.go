@@ -231,7 +231,7 @@ func (b *Batch) Wait(ctx context.Context) error {
 	case <-b.Done():
 		return b.Err()
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return ended(ctx, "wait")
 	}
 }
 

@@ -72,7 +72,7 @@ func (e *Engine) Receive(ctx context.Context) (Notification, error) {
 	case <-e.notices.ended:
 		return Notification{}, errClosed
 	case <-ctx.Done():
-		return Notification{}, context.Cause(ctx)
+		return Notification{}, ended(ctx, "receive")
 	}
 }
 

@@ -16,6 +16,9 @@ func (e *Engine) submit(ctx context.Context, b *Batch, reqs []Request) error {
 	if err := e.usable("submit"); err != nil {
 		return err
 	}
+	if ctx.Err() != nil {
+		return ended(ctx, "submit")
+	}
 	if len(reqs) == 0 {
 		return nil
 	}
@@ -230,10 +233,16 @@ func (b *Batch) Finish(ctx context.Context) error {
 	}
 	b.Cancel()
 	<-b.Done()
-	if err := b.Err(); err != nil {
-		return errors.Join(context.Cause(ctx), err)
+	if failed := b.Err(); failed != nil {
+		return errors.Join(err, failed)
 	}
 	return nil
+}
+
+// ended is the error of a call that ctx ended: it matches the context's error
+// and its cause.
+func ended(ctx context.Context, op string) error {
+	return &errs.Error{Op: op, Reason: errs.Of(ctx.Err()), Err: context.Cause(ctx)}
 }
 
 // targetName names the remote range's buffer for people.

@@ -106,7 +106,7 @@ func (b *Buffer) await(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	_ = b.Close(ctx) // gives the reference back; the first one is still there
-	return because("register buffer", b.String(), context.Cause(ctx))
+	return &errs.Error{Op: "register buffer", Detail: b.String(), Reason: errs.Of(ctx.Err()), Err: context.Cause(ctx)}
 }
 
 // pin resolves a peer's range.

@@ -164,7 +164,7 @@ func (r *Remote) ask(ctx context.Context, seen *segment.Desc) (*segment.Desc, er
 			r.flight = nil // whoever comes now wants a new one
 		}
 	}
-	return nil, &errs.Error{Op: "open segment", Segment: string(r.name), Reason: errs.Of(context.Cause(ctx)), Err: context.Cause(ctx)}
+	return nil, &errs.Error{Op: "open segment", Segment: string(r.name), Reason: errs.Of(ctx.Err()), Err: context.Cause(ctx)}
 }
 
 // start begins a fetch. It ends with its last waiter or the table, not with the

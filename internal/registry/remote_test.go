@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -149,8 +150,8 @@ func TestGivingUp(t *testing.T) {
 		synctest.Wait()
 		go open(t.Context(), stayed)
 		synctest.Wait()
-		cancel(context.DeadlineExceeded)
-		if err := <-left; !errors.Is(err, context.DeadlineExceeded) || errs.Of(err) != errs.Deadline {
+		cancel(io.EOF)
+		if err := <-left; !errors.Is(err, io.EOF) || errs.Of(err) != errs.Canceled {
 			t.Errorf("one who gave up: %v", err)
 		}
 		p.answer <- nil
