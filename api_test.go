@@ -140,6 +140,48 @@ func TestWaitIsCutShort(t *testing.T) {
 	}
 }
 
+// TestResetUnsealed: a batch with nothing in flight can be used again, whether
+// it was waited on or not, and counts as one.
+func TestResetUnsealed(t *testing.T) {
+	_, _, e, s, remote := pair(t, 4096)
+	req := tideway.Request{Op: tideway.Write, Local: tideway.Bytes(make([]byte, 10)), Remote: remote.At(0)}
+	b := e.NewBatch()
+	done := b.Done()
+	for range 3 {
+		if err := b.Reset(); err != nil {
+			t.Fatalf("a fresh batch: %v", err)
+		}
+	}
+	if err := b.NotifyOnSuccess(s, tideway.Notification{Name: "dropped by Reset"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Add(t.Context(), req, req); err != nil {
+		t.Fatal(err)
+	}
+	ends := 0
+	for range b.Finished(t.Context()) {
+		if ends++; ends == 2 {
+			break
+		}
+	}
+	if err := b.Reset(); err != nil || b.Len() != 0 {
+		t.Fatalf("%v, %d requests in the batch", err, b.Len())
+	}
+	if n := e.Inspect().Counts.BatchesLive; n != 1 {
+		t.Errorf("%d batches are live, want 1", n)
+	}
+	if err := b.Add(t.Context(), req); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	<-done // the channel of a batch that was not done stays its channel
+	if c := e.Inspect().Counts; c.BatchesLive != 0 || c.NotificationsSent != 0 {
+		t.Errorf("%+v", c)
+	}
+}
+
 func TestInvalidRequestsTakeNothing(t *testing.T) {
 	_, _, e, s, remote := pair(t, 4096)
 	local := alloc(t, e, "", 4096, segment.LocalOnly)

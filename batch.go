@@ -71,5 +71,6 @@ func (b *Batch) Results() iter.Seq2[int, Result] { return b.b.Results() }
 // for the next one until the batch is done or ctx ends.
 func (b *Batch) Finished(ctx context.Context) iter.Seq2[int, Result] { return b.b.Finished(ctx) }
 
-// Reset makes a batch that is done empty again and keeps its memory.
+// Reset makes the batch empty and open again and keeps its memory. It is ErrBusy
+// while requests are in flight or notifications on their way.
 func (b *Batch) Reset() error { return b.b.Reset() }

@@ -349,20 +349,26 @@ func (b *Batch) Finished(ctx context.Context) iter.Seq2[int, Result] {
 	}
 }
 
-// Reset makes a batch that is done empty again, keeping its memory; it fails
-// with errs.ErrBusy while requests are in flight.
+// Reset makes a batch empty and open again, keeping its memory; it fails with
+// errs.ErrBusy while requests are in flight or notifications on their way.
 func (b *Batch) Reset() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.mu.open > 0 {
-		return errs.New(errs.Busy, "reset batch", "%d requests have not ended; Wait or Cancel first", len(b.mu.transfers)-len(b.mu.order))
+	if n := len(b.mu.transfers) - len(b.mu.order); n > 0 {
+		return errs.New(errs.Busy, "reset batch", "%d requests have not ended; Wait, or Cancel and Wait, first", n)
+	}
+	if b.mu.sealed && b.mu.open > 0 {
+		return errs.New(errs.Busy, "reset batch", "its notifications are being delivered; Wait first")
 	}
 	for _, t := range b.mu.transfers {
 		*t = transfer{}
 	}
 	b.mu.transfers, b.mu.order = b.mu.transfers[:0], b.mu.order[:0]
+	if b.mu.open == 0 {
+		b.e.counts.batches.Add(1)
+		b.mu.done = nil // of the life that has ended
+	}
 	b.mu.open, b.mu.sealed, b.mu.failed = 1, false, 0
-	b.mu.notices, b.mu.noticeErr, b.mu.done = nil, nil, nil
-	b.e.counts.batches.Add(1)
+	b.mu.notices, b.mu.noticeErr = nil, nil
 	return nil
 }
