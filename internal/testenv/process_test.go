@@ -63,10 +63,10 @@ func TestProcessIsCleaned(t *testing.T) {
 		t.Errorf("a failed test does not show the output: %s", &tr.said)
 	}
 	for _, pid := range []int{parent, child} {
-		stat, err := os.ReadFile("/proc/" + itoa(pid) + "/stat")
-		if err == nil && !strings.Contains(string(stat), ") Z ") { // dead, and its parent has not looked
-			t.Errorf("process %d lives: %s", pid, stat)
-		}
+		Eventually(t, patience, func() bool { // a killed process must still be scheduled to die
+			stat, err := os.ReadFile("/proc/" + itoa(pid) + "/stat")
+			return err != nil || strings.Contains(string(stat), ") Z ") // dead, and its parent has not looked
+		}, "process ", pid, " is gone")
 	}
 }
 
