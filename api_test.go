@@ -79,6 +79,25 @@ func TestBatch(t *testing.T) {
 	}
 }
 
+// TestTypesAreReadable: an alias of an internal type has no fields in go doc.
+func TestTypesAreReadable(t *testing.T) {
+	files, err := filepath.Glob("*.go")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			if strings.HasPrefix(line, "type ") && strings.Contains(line, " = engine.") {
+				t.Errorf("%s: %s", f, line)
+			}
+		}
+	}
+}
+
 // Every call that takes a context says how it ended, and a context that has
 // ended takes nothing in.
 func TestEndedContext(t *testing.T) {

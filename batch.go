@@ -15,7 +15,11 @@ type Batch struct {
 }
 
 // Result is how one request ended.
-type Result = engine.Result
+type Result struct {
+	Bytes     uint64 // bytes moved: all of them, or 0 when Err is set
+	Err       error  // nil, or an *Error
+	Transport string // the transport that carried it; empty if none did
+}
 
 // NewBatch returns an empty batch that takes requests until it is sealed.
 func (e *Engine) NewBatch() *Batch { return &Batch{e, e.e.NewBatch()} }
@@ -43,7 +47,9 @@ func (b *Batch) Seal() { b.b.Seal() }
 
 // NotifyOnSuccess sends n to the owner of s after every request of the batch
 // has ended well; the batch is done when it is delivered. Call it before Seal.
-func (b *Batch) NotifyOnSuccess(s *Segment, n Notification) error { return b.b.NotifyOnSuccess(s.s, n) }
+func (b *Batch) NotifyOnSuccess(s *Segment, n Notification) error {
+	return b.b.NotifyOnSuccess(s.s, engine.Notification(n))
+}
 
 // Wait seals the batch and waits until every request has ended. It returns nil
 // when all ended well, else their failures joined (the first 16). When ctx ends
@@ -65,11 +71,19 @@ func (b *Batch) Cancel() { b.b.Cancel() }
 func (b *Batch) Len() int { return b.b.Len() }
 
 // Results yields the requests that have ended by now, in the order of Add.
-func (b *Batch) Results() iter.Seq2[int, Result] { return b.b.Results() }
+func (b *Batch) Results() iter.Seq2[int, Result] { return results(b.b.Results()) }
 
 // Finished yields each request once, in the order in which they end, waiting
 // for the next one until the batch is done or ctx ends.
-func (b *Batch) Finished(ctx context.Context) iter.Seq2[int, Result] { return b.b.Finished(ctx) }
+func (b *Batch) Finished(ctx context.Context) iter.Seq2[int, Result] {
+	return results(b.b.Finished(ctx))
+}
+
+func results(seq iter.Seq2[int, engine.Result]) iter.Seq2[int, Result] {
+	return func(yield func(int, Result) bool) {
+		seq(func(i int, r engine.Result) bool { return yield(i, Result(r)) })
+	}
+}
 
 // Reset makes the batch empty and open again and keeps its memory. It is ErrBusy
 // while requests are in flight or notifications on their way.

@@ -140,11 +140,29 @@ func (e *Engine) Probe(ctx context.Context, name string) (time.Duration, error) 
 
 // Explain says how a request would travel, and why, without moving a byte.
 func (e *Engine) Explain(ctx context.Context, r Request) (Explanation, error) {
-	return e.e.Explain(ctx, r.inner())
+	x, err := e.e.Explain(ctx, r.inner())
+	out := Explanation{Segment: x.Segment, Peer: x.Peer, Chosen: x.Chosen, Err: x.Err}
+	for _, c := range x.Candidates {
+		out.Candidates = append(out.Candidates, Candidate(c))
+	}
+	return out, err
 }
 
 // Explanation is the decision for one request.
-type Explanation = engine.Explanation
+type Explanation struct {
+	Segment    string      // what it is for, as "segment/buffer"
+	Peer       string      // where its owner listens
+	Chosen     []string    // the transports it would take, best first
+	Candidates []Candidate // every transport of this engine
+	Err        error       // why the request would be refused, or nil
+}
+
+// Candidate is one transport and what speaks for or against it.
+type Candidate struct {
+	Transport string
+	Chosen    bool
+	Reason    string
+}
 
 // Inspect returns the engine's state at this instant.
 func (e *Engine) Inspect() inspect.Snapshot { return e.e.Inspect() }
@@ -176,13 +194,20 @@ func (e *Engine) Do(ctx context.Context, reqs ...Request) error {
 }
 
 // Notification is a small message to the engine that owns a segment.
-type Notification = engine.Notification
+type Notification struct {
+	From string // the sender's segment name; set on receipt, not looked at on sending
+	Name string // at most 256 bytes
+	Body []byte // at most 64 KiB
+}
 
 // Notify delivers n to the engine that owns s: exactly once, or an error.
 func (e *Engine) Notify(ctx context.Context, s *Segment, n Notification) error {
-	return e.e.Notify(ctx, s.s, n)
+	return e.e.Notify(ctx, s.s, engine.Notification(n))
 }
 
 // Receive waits for the next notification from any peer. When ctx ends first
 // the error matches the context's.
-func (e *Engine) Receive(ctx context.Context) (Notification, error) { return e.e.Receive(ctx) }
+func (e *Engine) Receive(ctx context.Context) (Notification, error) {
+	n, err := e.e.Receive(ctx)
+	return Notification(n), err
+}

@@ -3,7 +3,8 @@ package tideway
 import "github.com/tideway-io/tideway/errs"
 
 // Error says what failed, where, why and what to do. Use errors.As to get at
-// it and errors.Is with the sentinels to decide.
+// it and errors.Is with the sentinels to decide; its Reason is finer, one of the
+// codes of package errs (errs.Restarted, errs.Revoked, errs.OutOfRange, ...).
 type Error = errs.Error
 
 // The kinds of failure. Each Error matches exactly one of them, or
