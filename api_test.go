@@ -131,6 +131,36 @@ func TestEndedContext(t *testing.T) {
 	}
 }
 
+// TestErrorsSayWhatToDo has the failures that a request meets in an engine's
+// life say more than their kind.
+func TestErrorsSayWhatToDo(t *testing.T) {
+	owner, kv, e, _, remote := pair(t, 4096)
+	alloc(t, owner, "ro", 4096, segment.RemoteRead)
+	_, ro := find(t, e, owner.Addr(), "ro")
+	p := make([]byte, 10)
+	write := func(r tideway.Request) func() error {
+		return func() error { return e.Do(t.Context(), r) }
+	}
+	for _, c := range []struct {
+		call func() error
+		want string
+	}{
+		{write(tideway.Request{}), "submit (admit): invalid: op is 0, want Read or Write"},
+		{write(tideway.Request{Op: tideway.Write, Local: tideway.Bytes(p), Remote: ro.At(0)}), "access is ro, which does not allow a write"},
+		{write(tideway.Request{Op: tideway.Write, Local: tideway.Bytes(p), Remote: remote.At(0), Deadline: time.Now().Add(-time.Second)}), "the request's deadline passed"},
+		{func() error {
+			if err := kv.Close(); err != nil {
+				return err
+			}
+			return e.Do(t.Context(), tideway.Request{Op: tideway.Write, Local: tideway.Bytes(p), Remote: remote.At(0)})
+		}, "the owner has closed the buffer; look it up again"},
+	} {
+		if err := c.call(); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v, want %q", err, c.want)
+		}
+	}
+}
+
 // TestWaitIsCutShort: the requests go on, and the next Wait says how they ended.
 func TestWaitIsCutShort(t *testing.T) {
 	px := testenv.NewProxy(t, "")

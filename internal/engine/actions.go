@@ -193,5 +193,26 @@ func (s *shard) failure(t *transfer, end *core.End) *errs.Error {
 		}
 		err.Attempts = append(err.Attempts, errs.Attempt{Transport: s.carrier(a.Path), Reason: a.Code, Err: a.Err})
 	}
+	if end.Err == nil {
+		err.Detail = advice(end.Code)
+	}
 	return err
+}
+
+// advice says what a code means for a request, and what to do, where nobody said
+// more.
+func advice(c errs.Code) string {
+	switch c {
+	case errs.Canceled:
+		return "withdrawn by Cancel, or by the end of the context of Do"
+	case errs.Deadline:
+		return "the request's deadline passed before it was done"
+	case errs.Revoked, errs.NotRegistered:
+		return "the owner has closed the buffer; look it up again"
+	case errs.Restarted, errs.Stale:
+		return "the owner restarted; look the buffer up again"
+	case errs.Denied:
+		return "the owner does not allow it; it chooses the access when it registers the buffer"
+	}
+	return ""
 }

@@ -39,10 +39,18 @@ type Request struct {
 	Transport string
 }
 
+// verb names op in an error, also one that there is not.
+func verb(op transport.Op) string {
+	if op != transport.Read && op != transport.Write {
+		return "submit"
+	}
+	return op.String()
+}
+
 // check finds what is wrong with the request here, before anything is taken.
 func (e *Engine) check(i int, r *Request) error {
 	bad := func(code errs.Code, format string, args ...any) error {
-		err := errs.New(code, r.Op.String(), format, args...)
+		err := errs.New(code, verb(r.Op), format, args...)
 		err.Stage = "admit"
 		if i > 0 {
 			err.Op = err.Op + " (request " + itoa(i) + ")"

@@ -81,7 +81,7 @@ func (t *transfer) permitted() error {
 		need = segment.RemoteWrite
 	}
 	if b.Access&need == 0 {
-		return t.wrong(errs.New(errs.Denied, t.op.String(), "the buffer's access is %s", b.Access))
+		return t.wrong(errs.New(errs.Denied, t.op.String(), "the buffer's access is %s, which does not allow a %s; its owner chooses it at registration", b.Access, t.op))
 	}
 	return nil
 }
