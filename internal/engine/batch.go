@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -97,14 +98,27 @@ func (b *Batch) Seal() {
 	}
 }
 
+var errSealed = errs.New(errs.Closed, "add", "the batch is sealed; Reset it or use a new one")
+
+// takes says why the batch takes nothing more, nil if it does.
+func (b *Batch) takes() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.mu.sealed {
+		return errSealed
+	}
+	return nil
+}
+
 // take reserves n transfers for an Add, or fails if the batch is sealed.
 func (b *Batch) take(n int) ([]*transfer, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.mu.sealed {
-		return nil, errs.New(errs.Closed, "add", "the batch is sealed; Reset it or use a new one")
+		return nil, errSealed
 	}
 	first := len(b.mu.transfers)
+	b.mu.order = slices.Grow(b.mu.order, first+n-len(b.mu.order))
 	for len(b.mu.transfers) < first+n {
 		b.mu.transfers = append(b.mu.transfers, b.spare(n))
 	}
@@ -231,8 +245,11 @@ func (b *Batch) Wait(ctx context.Context) error {
 	case <-b.Done():
 		return b.Err()
 	case <-ctx.Done():
-		return ended(ctx, "wait")
 	}
+	if b.isDone() { // just now
+		return b.Err()
+	}
+	return ended(ctx, "wait")
 }
 
 func (b *Batch) isDone() bool {
@@ -308,10 +325,17 @@ func (b *Batch) Len() int {
 // Results yields the requests that have ended, in the order of Add.
 func (b *Batch) Results() iter.Seq2[int, Result] {
 	return func(yield func(int, Result) bool) {
-		for i := range b.Len() {
+		for i := 0; ; i++ {
 			b.mu.Lock()
+			if i >= len(b.mu.transfers) {
+				b.mu.Unlock()
+				return
+			}
 			t := b.mu.transfers[i]
-			over, r := t.over, t.result
+			over, r := t.over, Result{}
+			if over { // else it is being written
+				r = t.result
+			}
 			b.mu.Unlock()
 			if over && !yield(i, r) {
 				return

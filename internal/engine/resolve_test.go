@@ -87,6 +87,7 @@ func TestCancelBeforeScheduled(t *testing.T) {
 	net.put(peerDesc("b:1", 7))
 	e := openFake(t, f, net)
 	s, kv := lookUp(t, e, "b:1")
+	t.Cleanup(net.stop())
 	for name, r := range map[string]Request{"routed": writes(1, kv)[0], "to be resolved": byAddr(s, unknownAddr)} {
 		if err := e.admission.take(t.Context(), one(1, 10)); err != nil {
 			t.Fatal(err)

@@ -19,8 +19,8 @@ func (e *Engine) submit(ctx context.Context, b *Batch, reqs []Request) error {
 	if ctx.Err() != nil {
 		return ended(ctx, "submit")
 	}
-	if len(reqs) == 0 {
-		return nil
+	if err := b.takes(); err != nil || len(reqs) == 0 {
+		return err
 	}
 	for i := range reqs {
 		if err := e.check(i, &reqs[i]); err != nil {
@@ -228,8 +228,8 @@ func (e *Engine) Do(ctx context.Context, reqs ...Request) error {
 // waits until that is quiet. The error then also matches the context's.
 func (b *Batch) Finish(ctx context.Context) error {
 	err := b.Wait(ctx)
-	if b.isDone() {
-		return err
+	if b.isDone() { // perhaps just after ctx
+		return b.Err()
 	}
 	b.Cancel()
 	<-b.Done()
