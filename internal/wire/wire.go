@@ -313,3 +313,42 @@ func (g Grant) Put(p []byte) {
 func ParseGrant(p []byte) Grant {
 	return Grant{binary.LittleEndian.Uint32(p), binary.LittleEndian.Uint64(p[8:]), binary.LittleEndian.Uint64(p[16:])}
 }
+
+// SumPart is the size of the parts that the sum of a long payload is made of.
+const SumPart = 128 << 10
+
+// Digest makes the sum of one payload that comes in parts, so that each part can
+// be hashed while it is in the cache: xxh3-64 of the payload if it is at most
+// SumPart bytes, else xxh3-64 of the sums of its parts in order, each of SumPart
+// bytes but the last, which is what is left. The zero value is ready.
+type Digest struct {
+	parts int
+	sums  [MaxFrame / SumPart * SumSize]byte
+}
+
+// Add takes the sum of the next part.
+func (d *Digest) Add(sum uint64) {
+	binary.LittleEndian.PutUint64(d.sums[d.parts*SumSize:], sum)
+	d.parts++
+}
+
+// Sum returns the sum of what was added.
+func (d *Digest) Sum() uint64 {
+	if d.parts == 1 {
+		return binary.LittleEndian.Uint64(d.sums[:])
+	}
+	return xxh3.Hash(d.sums[:d.parts*SumSize])
+}
+
+// Reset makes d ready for the next payload.
+func (d *Digest) Reset() { d.parts = 0 }
+
+// Sum returns the sum of a whole payload.
+func Sum(p []byte) uint64 {
+	var d Digest
+	for ; len(p) > SumPart; p = p[SumPart:] {
+		d.Add(xxh3.Hash(p[:SumPart]))
+	}
+	d.Add(xxh3.Hash(p))
+	return d.Sum()
+}

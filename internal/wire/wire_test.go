@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/quick"
 
+	"github.com/zeebo/xxh3"
+
 	"github.com/tideway-io/tideway/errs"
 	"github.com/tideway-io/tideway/segment"
 )
@@ -267,4 +269,39 @@ func FuzzMeta(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestSum: the sum of a payload is the same whole and in parts, is plain xxh3-64
+// up to one part, and depends on every part.
+func TestSum(t *testing.T) {
+	p := make([]byte, MaxFrame)
+	for i := range p {
+		p[i] = byte(i*7 + i>>11)
+	}
+	for _, n := range []int{0, 1, 1000, SumPart - 1, SumPart, SumPart + 1, 2 * SumPart, 3*SumPart + 5, MaxFrame - 1, MaxFrame} {
+		var d Digest
+		d.Add(1) // of another payload
+		d.Reset()
+		parts := 0
+		for at := 0; at < n || at == 0; at += SumPart {
+			d.Add(xxh3.Hash(p[at:min(n, at+SumPart)]))
+			parts++
+		}
+		if got := Sum(p[:n]); got != d.Sum() {
+			t.Errorf("%d bytes: whole %#x, in %d parts %#x", n, got, parts, d.Sum())
+		}
+		if n <= SumPart && Sum(p[:n]) != xxh3.Hash(p[:n]) {
+			t.Errorf("%d bytes: not their xxh3-64", n)
+		}
+		for at := 0; at < n; at += SumPart / 2 {
+			was := Sum(p[:n])
+			if p[at] ^= 1; Sum(p[:n]) == was {
+				t.Errorf("%d bytes: byte %d does not matter", n, at)
+			}
+			p[at] ^= 1
+		}
+	}
+	if got, want := Sum(p[:300_000]), uint64(0x6b51dc8a761a37ca); got != want {
+		t.Errorf("300,000 bytes: %#x, want %#x", got, want)
+	}
 }

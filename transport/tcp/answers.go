@@ -37,7 +37,7 @@ type heldRange struct {
 func (t *target) fill() [][]byte {
 	if t.snd.busy() {
 		t.pinAgain()
-		return t.snd.left()
+		return t.snd.window()
 	}
 	if !t.something() {
 		return nil
@@ -49,8 +49,9 @@ func (t *target) fill() [][]byte {
 	}
 	if !t.snd.busy() {
 		t.snd.finish()
+		return nil
 	}
-	return t.snd.left()
+	return t.snd.window()
 }
 
 // sent is machine.sent.
@@ -88,10 +89,10 @@ func (t *target) unpin() {
 func (t *target) pinAgain() {
 	s := &t.snd
 	for k := s.next; k < len(s.ranges); k++ {
-		if s.owners[k] < 0 {
+		if s.owners[k] < 0 || s.payloads[s.owners[k]].held < 0 {
 			continue
 		}
-		h := &t.plan.held[s.owners[k]]
+		h := &t.plan.held[s.payloads[s.owners[k]].held]
 		if h.dead {
 			continue
 		}
@@ -107,6 +108,7 @@ func (t *target) pinAgain() {
 			code = errs.Internal
 		}
 		h.dead = true
+		s.forget(s.owners[k])
 		s.ranges[k] = t.rcv.pools.zero(int(left))
 		putEnd(h.end, wire.Aborted(code))
 	}
@@ -269,59 +271,56 @@ func (t *target) pin(q *readReq) (transport.Pin, errs.Code) {
 
 // small answers Reads from copies.
 func (t *target) small(h wire.Header, head []byte, taken []readReq) {
-	payload := 0
-	var sums [takeMax]uint64
+	first := int32(len(t.snd.payloads))
 	for k := range taken {
 		p, code := t.pin(&taken[k])
 		out := wire.Outcome{Code: code}
 		if code == errs.OK {
-			b := t.snd.reserve(len(p.Bytes))
-			move(b, p.Bytes)
-			if p.Unpin(); t.sums {
-				sums[k] = sum(b)
-			}
-			out.Length = uint32(len(b))
-			payload += len(b)
-		} else if t.sums {
-			sums[k] = sum(nil)
+			t.snd.copied(p.Bytes)
+			out.Length = uint32(len(p.Bytes))
+			p.Unpin()
+		} else {
+			t.snd.absent()
 		}
+		h.Payload += out.Length
 		out.Put(head[wire.HeaderSize+k*wire.OutcomeSize:])
 	}
-	h.Payload = uint32(payload)
-	h.Put(head)
-	wire.Seal(head)
-	putTrailer(t.snd.reserve(h.TrailerSize()), sums[:len(taken)])
-	t.snd.payload += payload
+	t.complete(h, head, first)
 }
 
 // large answers one Read from registered memory, or from a snapshot.
 func (t *target) large(h wire.Header, head []byte, q *readReq) {
+	first := int32(len(t.snd.payloads))
 	p, code := t.pin(q)
 	out := wire.Outcome{Code: code}
-	sums := []uint64{0}
+	held := false
+	switch {
+	case code != errs.OK:
+		t.snd.absent()
+	case q.snap:
+		t.plan.big = t.rcv.pools.big()
+		t.snd.referred(t.plan.big[:move(t.plan.big, p.Bytes)]).held = -1
+		p.Unpin()
+	default:
+		held = true
+		t.snd.referred(p.Bytes).held = int32(len(t.plan.held))
+		t.plan.pins = append(t.plan.pins, p)
+	}
 	if code == errs.OK {
 		out.Length = q.desc.Length
-		b, owner := p.Bytes, int32(len(t.plan.held))
-		if q.snap {
-			t.plan.big = t.rcv.pools.big()
-			b, owner = t.plan.big[:move(t.plan.big, p.Bytes)], -1
-			p.Unpin()
-		} else {
-			t.plan.pins = append(t.plan.pins, p)
-		}
-		if t.sums {
-			sums[0] = sum(b)
-		}
-		t.snd.refer(b, owner)
 	}
-	h.Payload = out.Length
-	h.Put(head)
 	out.Put(head[wire.HeaderSize:])
-	wire.Seal(head)
-	trailer := t.snd.reserve(h.TrailerSize())
-	putTrailer(trailer, sums)
-	t.snd.payload += int(out.Length)
-	if code == errs.OK && !q.snap {
+	h.Payload = out.Length
+	trailer := t.complete(h, head, first)
+	if held {
 		t.plan.held = append(t.plan.held, heldRange{desc: q.desc, end: trailer[len(trailer)-wire.EndSize:]})
 	}
+}
+
+// complete finishes a Data frame whose outcomes and payload are in place.
+func (t *target) complete(h wire.Header, head []byte, first int32) (trailer []byte) {
+	h.Put(head)
+	wire.Seal(head)
+	t.snd.payload += int(h.Payload)
+	return t.snd.trailer(&h, first)
 }

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"flag"
 	"sort"
 	"sync/atomic"
 	"testing"
@@ -10,6 +11,8 @@ import (
 	"github.com/tideway-io/tideway/segment"
 	"github.com/tideway-io/tideway/transport"
 )
+
+var regions = flag.Int("tcp.region", 128, "MiB of memory at each side of a benchmark, a power of two")
 
 // countSink counts completions and lets one goroutine wait for a number.
 type countSink struct {
@@ -43,16 +46,18 @@ func (s *countSink) reach(n int64) {
 
 // pair is an initiator and a target on loopback, with plenty of memory.
 func pair(b testing.TB, limits transport.Limits) (*Endpoint, *countSink, []byte, *segment.Buffer) {
-	const size = 128 << 20
+	size := *regions << 20
 	sink := &countSink{wake: make(chan struct{}, 1)}
 	x, y := newHost(b, loopback{}, limits), newHost(b, loopback{}, limits)
 	x.tr.env.Sink = sink
-	local := make([]byte, size)
-	pattern(local[:1<<20], 1)
-	for n := 1 << 20; n < size; n *= 2 {
-		copy(local[n:], local[:n])
+	local, remote := make([]byte, size), make([]byte, size)
+	for _, m := range [][]byte{local, remote} { // untouched memory would be one page of zeros
+		pattern(m[:1<<20], 1)
+		for n := 1 << 20; n < size; n *= 2 {
+			copy(m[n:], m[:n])
+		}
 	}
-	return x.connect(b, y), sink, local, y.memory.add(make([]byte, size), segment.ReadWrite)
+	return x.connect(b, y), sink, local, y.memory.add(remote, segment.ReadWrite)
 }
 
 // stream keeps depth batches of batch slices of size bytes in flight.

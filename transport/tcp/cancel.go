@@ -107,12 +107,13 @@ func (i *initiator) blank(st *outStream, seq uint64) {
 		if f.st != st || seq < f.first || seq-f.first >= uint64(f.count) {
 			continue
 		}
-		owner := int32(f.payload) + int32(seq-f.first)
+		owner := f.payload + int32(seq-f.first)
 		for r := i.snd.next; r < len(i.snd.ranges); r++ {
 			if i.snd.owners[r] != owner {
 				continue
 			}
 			i.snd.ranges[r] = i.snd.pools.zero(len(i.snd.ranges[r]))
+			i.snd.forget(owner)
 			// Without sums an abort fails the whole frame, which may hold Writes
 			// that are still wanted; nobody is told of this one's success anyway.
 			if i.sums || f.count == 1 {

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"encoding/binary"
 	"errors"
 	"io"
 	"os"
@@ -171,7 +172,7 @@ func (f *filer) write(w *fileWrite) {
 		p := rest[:d.Length]
 		rest = rest[d.Length:]
 		switch {
-		case f.t.sums && sum(p) != w.sums[k]:
+		case f.t.sums && digest(p) != w.sums[k]:
 			codes[k] = errs.Checksum
 			if w.abort != errs.OK {
 				codes[k] = w.abort
@@ -244,7 +245,7 @@ func (f *filer) read() bool {
 		out.data = b[:at+len(p)]
 		out.outs = append(out.outs, wire.Outcome{Length: uint32(len(p)), Code: code})
 		if f.t.sums {
-			out.sums = append(out.sums, sum(p))
+			out.sums = append(out.sums, digest(p))
 		}
 	}
 	f.t.ready(out)
@@ -329,7 +330,11 @@ func (t *target) sendFiles() {
 		}
 		wire.Seal(head)
 		s.refer(d.data, -1)
-		putTrailer(s.reserve(h.TrailerSize()), d.sums)
+		trailer := s.reserve(h.TrailerSize())
+		for k, sum := range d.sums {
+			binary.LittleEndian.PutUint64(trailer[k*wire.SumSize:], sum)
+		}
+		putEnd(trailer[len(trailer)-wire.EndSize:], wire.EndWhole)
 		s.payload += len(d.data)
 		t.plan.files = append(t.plan.files, d.data)
 	}

@@ -11,8 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/zeebo/xxh3"
-
 	"github.com/tideway-io/tideway/errs"
 	"github.com/tideway-io/tideway/internal/wire"
 	"github.com/tideway-io/tideway/segment"
@@ -44,7 +42,7 @@ func rawDescs(d ...wire.Desc) []byte {
 func rawTrailer(payloads ...[]byte) []byte {
 	var p []byte
 	for _, b := range payloads {
-		p = binary.LittleEndian.AppendUint64(p, xxh3.Hash(b))
+		p = binary.LittleEndian.AppendUint64(p, wire.Sum(b))
 	}
 	return binary.LittleEndian.AppendUint64(p, wire.EndWhole)
 }

@@ -38,8 +38,8 @@ type sentFrame struct {
 	st      *outStream
 	first   uint64 // sequence number
 	count   int
-	payload int // number of its first payload, which is the first range's owner
-	end     int // bytes of the plan up to its end
+	payload int32 // index of its first payload in the plan, the owner of that one's range
+	end     int   // bytes of the plan up to its end
 	head    []byte
 	trailer []byte
 }
@@ -62,11 +62,9 @@ type initiator struct {
 	reply    bool                   // got found a reason to send; the receiver's
 	away     bool                   // the target wants the lane closed; the receiver's
 
-	snd      sender      // guarded by tx
-	frames   []sentFrame // of the plan in hand
-	shipped  int         // the first of them that is not wholly in the socket
-	payloads [][]byte    // of their requests, in order
-	hashes   []uint64    // of one frame's payloads
+	snd     sender      // guarded by tx
+	frames  []sentFrame // of the plan in hand
+	shipped int         // the first of them that is not wholly in the socket
 
 	mu struct {
 		sync.Mutex
@@ -323,7 +321,7 @@ func (i *initiator) credit(h *wire.Header, meta []byte) error {
 func newInitiator(tr *Transport, l *lane, note notices, g *wire.Greeting) *initiator {
 	i := &initiator{sink: tr.env.Sink, rx: &l.rx, tx: &l.tx, note: note, sums: g.Features&uint64(wire.FeatureSums) != 0}
 	i.rcv = receiver{to: i, pools: &tr.pools}
-	i.snd = sender{pools: &tr.pools}
+	i.snd = sender{pools: &tr.pools, sums: i.sums}
 	i.mu.grant = wire.Grant{Slots: uint64(g.Slots), Bytes: g.Bytes}
 	l.m = i
 	return i

@@ -19,6 +19,10 @@ const maxMeta = wire.MaxDescs * wire.DescSize
 // staging.
 const tailRoom = 4 << 10
 
+// maxReceive is how much payload one readv takes, little enough to be summed
+// while it is in the cache.
+const maxReceive = 2 * wire.SumPart
+
 // bulkPayload is the size from which a payload counts as bulk.
 const bulkPayload = 64 << 10
 
@@ -59,9 +63,10 @@ type receiver struct {
 	lens    []uint32
 	total   uint64 // of lens
 	sums    []uint64
-	hash    bool // sum each piece as it completes
-	piece   int  // the first piece that is not complete
-	filled  int  // bytes of it that arrived
+	hash    bool        // sum each piece
+	digest  wire.Digest // of the piece in hand
+	piece   int         // the first piece that is not complete
+	filled  int         // bytes of it that arrived
 	vec     [][]byte
 	dests   [][]byte // destinations resolved for the current space, from piece on
 	tail    bool     // the last of vec is staging
@@ -88,20 +93,26 @@ func (r *receiver) space() [][]byte {
 	}
 	r.vec, r.dests, r.tail = r.vec[:0], r.dests[:0], true
 	if r.phase == atPayload {
+		room := maxReceive
 		for i := r.piece; i < len(r.lens); i++ {
-			if len(r.dests) == maxPieces {
+			if len(r.dests) == maxPieces || room <= 0 {
 				r.tail = false
 				return r.vec
 			}
-			r.open(i)
+			room = r.open(i, room)
+		}
+		if room < 0 {
+			r.tail = false
+			return r.vec
 		}
 	}
 	r.vec = append(r.vec, r.room())
 	return r.vec
 }
 
-// open resolves piece i and appends what is missing of it to vec.
-func (r *receiver) open(i int) {
+// open resolves piece i and appends what is missing of it to vec, at most room
+// bytes. It returns how much room is left, negative if the piece does not fit.
+func (r *receiver) open(i, room int) int {
 	d := r.to.dest(i)
 	r.dests = append(r.dests, d)
 	if d == nil {
@@ -110,7 +121,8 @@ func (r *receiver) open(i int) {
 	if i == r.piece {
 		d = d[r.filled:]
 	}
-	r.vec = append(r.vec, d)
+	r.vec = append(r.vec, d[:min(len(d), room)])
+	return room - len(d)
 }
 
 // waste returns n bytes that nobody reads.
@@ -170,16 +182,41 @@ func (r *receiver) got(n int) error {
 // advance counts up to n bytes that arrived in the current piece, whose whole
 // destination is d, and returns how many were its.
 func (r *receiver) advance(d []byte, n int) int {
-	m := min(n, int(r.lens[r.piece])-r.filled)
+	size := int(r.lens[r.piece])
+	m := min(n, size-r.filled)
+	was := r.filled
 	r.filled += m
-	if r.filled < int(r.lens[r.piece]) {
-		return m
-	}
 	if r.hash && d != nil {
-		r.sums[r.piece] = sum(d)
+		r.digestPiece(d, was)
 	}
-	r.piece, r.filled = r.piece+1, 0
+	if r.filled == size {
+		r.piece, r.filled = r.piece+1, 0
+	}
 	return m
+}
+
+// digestPiece sums each part of the current piece as soon as it is there: it is
+// in the cache now. Before, was bytes had arrived.
+func (r *receiver) digestPiece(d []byte, was int) {
+	if len(d) <= wire.SumPart {
+		if r.filled == len(d) {
+			r.sums[r.piece] = sum(d)
+		}
+		return
+	}
+	if was == 0 {
+		r.digest.Reset()
+	}
+	at := was / wire.SumPart * wire.SumPart
+	for ; r.filled-at >= wire.SumPart; at += wire.SumPart {
+		r.digest.Add(sum(d[at : at+wire.SumPart]))
+	}
+	if r.filled == len(d) {
+		if at < len(d) {
+			r.digest.Add(sum(d[at:]))
+		}
+		r.sums[r.piece] = r.digest.Sum()
+	}
 }
 
 // parse uses what is in staging.

@@ -72,7 +72,7 @@ func (i *initiator) push(s *transport.Slice) {
 // fill is machine.fill: it plans the next frames unless a plan is in hand.
 func (i *initiator) fill() [][]byte {
 	if i.snd.busy() {
-		return i.snd.left()
+		return i.snd.window()
 	}
 	i.mu.Lock()
 	if i.mu.dead || i.mu.active == 0 && i.mu.ping == 0 && !i.mu.ponging && len(i.mu.fences)+len(i.mu.cancels) == 0 {
@@ -90,30 +90,13 @@ func (i *initiator) fill() [][]byte {
 	}
 	i.mu.Unlock()
 	for k := range i.frames {
-		f := &i.frames[k]
-		wire.Seal(f.head)
-		if f.trailer != nil {
-			i.seal(f.trailer, i.payloads[f.payload:f.payload+f.count])
-		}
+		wire.Seal(i.frames[k].head)
 	}
-	clear(i.payloads)
-	i.payloads = i.payloads[:0]
 	if !i.snd.busy() {
 		i.snd.finish()
+		return nil
 	}
-	return i.snd.left()
-}
-
-// seal fills in the trailer of a Write frame, while its payload is about to be
-// copied to the socket and comes into the cache for both.
-func (i *initiator) seal(trailer []byte, payloads [][]byte) {
-	i.hashes = i.hashes[:0]
-	if i.sums {
-		for _, p := range payloads {
-			i.hashes = append(i.hashes, sum(p))
-		}
-	}
-	putTrailer(trailer, i.hashes)
+	return i.snd.window()
 }
 
 // nextBit returns the first bit set in mask from position at on, around.
@@ -179,7 +162,7 @@ func (i *initiator) frame(st *outStream) bool {
 	} else if i.sums {
 		h.Flags |= wire.FlagSums
 	}
-	f := sentFrame{st: st, first: st.framed, count: n, payload: len(i.payloads)}
+	f := sentFrame{st: st, first: st.framed, count: n, payload: int32(len(i.snd.payloads))}
 	f.head = i.snd.control(h)
 	for k := range n {
 		o := st.ops.at(st.framed + uint64(k))
@@ -187,9 +170,13 @@ func (i *initiator) frame(st *outStream) bool {
 	}
 	if h.Type == wire.Write {
 		for k := range n {
-			i.payload(st, st.framed+uint64(k))
+			if p := st.ops.at(st.framed + uint64(k)).local; len(p) <= copyLimit {
+				i.snd.copied(p)
+			} else {
+				i.snd.referred(p)
+			}
 		}
-		f.trailer = i.snd.reserve(h.TrailerSize())
+		f.trailer = i.snd.trailer(&h, f.payload)
 		i.snd.payload += payload
 	}
 	f.end = i.snd.size
@@ -201,19 +188,6 @@ func (i *initiator) frame(st *outStream) bool {
 		i.mu.active &^= 1 << st.id
 	}
 	return true
-}
-
-// payload plans the payload of one Write: a copy if it is small.
-func (i *initiator) payload(st *outStream, seq uint64) {
-	o := st.ops.at(seq)
-	p := o.local
-	if len(p) > copyLimit {
-		i.snd.refer(p, int32(len(i.payloads)))
-	} else {
-		p = i.snd.reserve(len(p))
-		move(p, o.local)
-	}
-	i.payloads = append(i.payloads, p)
 }
 
 // measure returns how many of a stream's ops go into its next frame, and their

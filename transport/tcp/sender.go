@@ -24,20 +24,87 @@ const (
 // which is held only while a plan is unfinished.
 type sender struct {
 	pools   *pools
+	sums    bool     // payloads are summed
 	ranges  [][]byte // what is left of the plan from next on
-	owners  []int32  // parallel: which payload a range belongs to, -1 for scratch
+	owners  []int32  // parallel: index in payloads of what a range belongs to, -1 for scratch
 	next    int
-	scratch []byte
-	open    bool // the last range ends where scratch does
-	payload int
-	size    int // bytes planned
-	gone    int // of which sent
+	clipped []byte // the whole of range clip, of which the window has only a part
+	clip    int
+
+	payloads []payload // of the plan, in order; those sent from where they lie have ranges
+	summing  int32     // the payload that digest is of
+	summed   int       // bytes of it that are in digest
+	digest   wire.Digest
+	scratch  []byte
+	open     bool // the last range ends where scratch does
+	payload  int
+	size     int // bytes planned
+	gone     int // of which sent
 }
 
 // busy reports whether a plan is unfinished.
 func (s *sender) busy() bool { return s.next < len(s.ranges) }
 
-func (s *sender) left() [][]byte { return s.ranges[s.next:] }
+// payload is one request's bytes in the plan.
+type payload struct {
+	length int
+	copied bool   // it is in scratch, or there are no bytes of it; sum is known
+	sum    uint64 // of a copied one
+	slot   []byte // of the trailer: where the sum of another one goes; nil: it is there, or not wanted
+	held   int32  // a target's: index in answers.held
+}
+
+// sumAhead is how much is summed before it is sent: little enough to be still in
+// the cache when the system call copies it.
+const sumAhead = 2 * wire.SumPart
+
+// window returns what the next system call sends: all that is left without sums,
+// else about sumAhead bytes, after summing them.
+func (s *sender) window() [][]byte {
+	total := 0
+	for k := s.next; k < len(s.ranges); k++ {
+		b := s.ranges[k]
+		if s.owners[k] < 0 || !s.sums {
+			continue
+		}
+		take := min(len(b), sumAhead-total)
+		s.sum(s.owners[k], b, take)
+		if total += take; total == sumAhead {
+			if take < len(b) {
+				s.clipped, s.clip, s.ranges[k] = b, k, b[:take]
+			}
+			return s.ranges[s.next : k+1]
+		}
+	}
+	return s.ranges[s.next:]
+}
+
+// sum sums payload o at least as far as the first n bytes of b, which is the end
+// of it.
+func (s *sender) sum(o int32, b []byte, n int) {
+	p := &s.payloads[o]
+	if p.slot == nil {
+		return
+	}
+	if o != s.summing {
+		s.summing, s.summed = o, 0
+		s.digest.Reset()
+	}
+	start := p.length - len(b)
+	for s.summed < start+n {
+		at := s.summed - start
+		part := b[at:min(len(b), at+wire.SumPart)]
+		s.digest.Add(sum(part))
+		s.summed += len(part)
+	}
+	if s.summed == p.length {
+		binary.LittleEndian.PutUint64(p.slot, s.digest.Sum())
+		p.slot = nil
+	}
+}
+
+// forget stops summing a payload: what will be sent for it are zeros.
+func (s *sender) forget(o int32) { s.payloads[o].slot = nil }
 
 // start makes room for a new plan.
 func (s *sender) start() {
@@ -45,12 +112,14 @@ func (s *sender) start() {
 		s.scratch = s.pools.scratch()
 	}
 	s.scratch, s.open, s.payload, s.size, s.gone = s.scratch[:0], false, 0, 0, 0
+	s.summing = -1
 }
 
 // finish gives everything back.
 func (s *sender) finish() {
 	clear(s.ranges)
-	s.ranges, s.owners, s.next, s.open = s.ranges[:0], s.owners[:0], 0, false
+	clear(s.payloads)
+	s.ranges, s.owners, s.payloads, s.next, s.open = s.ranges[:0], s.owners[:0], s.payloads[:0], 0, false
 	if s.scratch != nil {
 		s.pools.putScratch(s.scratch)
 		s.scratch = nil
@@ -78,15 +147,59 @@ func (s *sender) reserve(n int) []byte {
 	return b
 }
 
-// refer appends a payload that is sent from where it lies.
+// refer appends bytes that are sent from where they lie; owner is their payload,
+// -1 for none.
 func (s *sender) refer(b []byte, owner int32) {
 	s.size += len(b)
 	s.ranges, s.owners, s.open = append(s.ranges, b), append(s.owners, owner), false
 }
 
+// referred appends a payload that is sent from where it lies.
+func (s *sender) referred(b []byte) *payload {
+	s.payloads = append(s.payloads, payload{length: len(b)})
+	s.refer(b, int32(len(s.payloads)-1))
+	return &s.payloads[len(s.payloads)-1]
+}
+
+// copied appends a payload that is sent from a copy; the caller has looked at
+// room.
+func (s *sender) copied(b []byte) {
+	p := payload{copied: true}
+	c := s.reserve(len(b))
+	if move(c, b); s.sums {
+		p.sum = sum(c)
+	}
+	s.payloads = append(s.payloads, p)
+}
+
+// absent takes the place of a payload that is not sent.
+func (s *sender) absent() { s.payloads = append(s.payloads, payload{copied: true}) }
+
+// trailer appends the trailer of a frame whose payloads are those from first on.
+// The sums of those that lie elsewhere are filled in as they are sent.
+func (s *sender) trailer(h *wire.Header, first int32) []byte {
+	t := s.reserve(h.TrailerSize())
+	if s.sums {
+		for k := range s.payloads[first:] {
+			p := &s.payloads[int(first)+k]
+			if slot := t[k*wire.SumSize:][:wire.SumSize]; p.copied {
+				binary.LittleEndian.PutUint64(slot, p.sum)
+			} else {
+				clear(slot) // until it is known, and if it never is
+				p.slot = slot
+			}
+		}
+	}
+	putEnd(t[len(t)-wire.EndSize:], wire.EndWhole)
+	return t
+}
+
 // advance counts n bytes as sent.
 func (s *sender) advance(n int) {
 	s.gone += n
+	if s.clipped != nil {
+		s.ranges[s.clip], s.clipped = s.clipped, nil
+	}
 	for n > 0 {
 		b := s.ranges[s.next]
 		if n < len(b) {
@@ -108,17 +221,6 @@ func (s *sender) control(h wire.Header) (head []byte) {
 	head = s.reserve(wire.HeaderSize + int(h.Meta))
 	h.Put(head)
 	return head
-}
-
-// putTrailer fills in a trailer: sums, if there is room for them, and the end
-// word of a whole frame.
-func putTrailer(trailer []byte, sums []uint64) {
-	if len(trailer) > wire.EndSize {
-		for k, sum := range sums {
-			binary.LittleEndian.PutUint64(trailer[k*wire.SumSize:], sum)
-		}
-	}
-	putEnd(trailer[len(trailer)-wire.EndSize:], wire.EndWhole)
 }
 
 func putEnd(end []byte, word uint64) { binary.LittleEndian.PutUint64(end, word) }

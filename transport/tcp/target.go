@@ -363,7 +363,7 @@ func newTarget(in *inbound, sums bool) *target {
 	l := in.lane
 	t := &target{memory: in.t.env.Memory, rx: &l.rx, tx: &l.tx, sums: sums, note: in, ending: l.closing, post: l.post, places: in.t.places}
 	t.rcv = receiver{to: t, pools: &in.t.pools}
-	t.snd = sender{pools: &in.t.pools}
+	t.snd = sender{pools: &in.t.pools, sums: sums}
 	t.mu.granted = wire.Grant{Slots: windowSlots, Bytes: windowBytes}
 	l.m, in.target = t, t
 	return t
