@@ -2,6 +2,7 @@ package tideway_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/tideway-io/tideway"
 	"github.com/tideway-io/tideway/internal/testenv"
@@ -20,7 +21,7 @@ func TestB31HugeBatch(t *testing.T) {
 	px := testenv.NewProxy(t, "")
 	tg := startTarget(t, spec{Config: targetConfig{Listen: freeAddr(t), Advertise: px.Addr}, Buffers: []targetBuffer{{Name: "kv", Size: uint64(n * size), Access: segment.ReadWrite}}})
 	px.Target(tg.listen)
-	e := open(t, tideway.Config{MaxRequests: 400_000})
+	e := open(t, tideway.Config{MaxRequests: 400_000, StallTimeout: time.Minute}) // submitting may take long on a busy machine
 	_, kv := find(t, e, tg.Addr, "kv")
 	src := pattern(n*size, testenv.KeyOf(31, 1), 0)
 	reqs := make([]tideway.Request, n)
