@@ -62,23 +62,23 @@ type Engine struct {
 	endErr  error
 	stopped chan struct{} // closed when Close has finished
 
-	listener   *listen.Listener
-	dialer     *listen.Dialer
-	server     *control.Server
-	local      *registry.Registry
-	remotes    *registry.Remotes
-	transports transports
-	scratch    sync.Pool            // of *scratch
-	candidates []selector.Candidate // all configured drivers; does not change once open
-	admission  admission
-	shards     []*shard
-	peers      peers
-	own        atomic.Pointer[segment.Desc] // the last one that was made
-	dirty      atomic.Int64                 // changes of the buffers since the last publication
-	answers    map[string]control.Handler   // by driver: what answers its exchanges; complete once open
-	notices    notices
-	counts     counts
-	failures   logLimit // of what is logged about failed requests
+	listener    *listen.Listener
+	dialer      *listen.Dialer
+	server      *control.Server
+	local       *registry.Registry
+	remotes     *registry.Remotes
+	transports  transports
+	scratch     sync.Pool            // of *scratch
+	candidates  []selector.Candidate // all configured drivers; does not change once open
+	admission   admission
+	shards      []*shard
+	peers       peers
+	own         atomic.Pointer[segment.Desc] // the last one that was made
+	publication publication
+	answers     map[string]control.Handler // by driver: what answers its exchanges; complete once open
+	notices     notices
+	counts      counts
+	failures    logLimit // of what is logged about failed requests
 }
 
 var errClosed = errs.New(errs.Closed, "use engine", "the engine is closed")
@@ -100,6 +100,7 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	e.ctx, e.stop = context.WithCancel(context.Background())
 	e.admission.mu.door = admit.New(admit.Config{Limits: admit.Limits{Requests: int64(cfg.MaxRequests), Bytes: cfg.MaxBytes}})
 	e.notices.init(cfg.MaxNotifications)
+	e.publication.turn = make(chan struct{}, 1)
 	for i := range numShards {
 		e.shards = append(e.shards, newShard(e, i, core.Config{Retries: cfg.Retries}))
 	}
@@ -220,7 +221,8 @@ func (e *Engine) Shutdown(ctx context.Context) error {
 	if !e.state.CompareAndSwap(stateOpen, stateDraining) {
 		return e.Close()
 	}
-	failed := []error{e.unpublish(ctx)}
+	_ = e.unpublish(ctx) // Close tries again, and tells
+	var failed []error
 	e.listener.Stop()
 	e.server.Drain(errs.Draining, e.cfg.DrainTimeout)
 	failed = append(failed, e.transports.drain(ctx), e.quiet(ctx), e.Close())

@@ -22,6 +22,7 @@ const testTime = 10 * time.Second
 // engine opens decides otherwise.
 type fake struct {
 	caps    transport.Caps
+	openErr error
 	connect func(ctx context.Context, d *segment.Desc) error      // nil: they all answer
 	post    func(s []transport.Slice) (n int, err error, ok bool) // false: take and keep them
 
@@ -45,7 +46,7 @@ func (f *fake) Probe(context.Context) error { return nil }
 func (f *fake) Open(_ context.Context, env transport.Env) (transport.Transport, error) {
 	f.env = env
 	f.mu.open = make(map[*fakeEnd]struct{})
-	return f, nil
+	return f, f.openErr
 }
 func (f *fake) Caps() transport.Caps                                      { return f.caps }
 func (f *fake) Register(context.Context, *segment.Buffer) ([]byte, error) { return nil, nil }

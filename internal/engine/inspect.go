@@ -43,6 +43,9 @@ func (e *Engine) conditions() []inspect.Condition {
 	if f := e.fault.Load(); f != nil {
 		out = append(out, inspect.Condition{Name: "poisoned", Severity: "critical", Cause: f.Detail, Fix: "open a new engine"})
 	}
+	if f := e.publication.failed.Load(); f != nil {
+		out = append(out, inspect.Condition{Name: "metadata_degraded", Severity: "warning", Cause: f.Error(), Fix: "see that the metadata store runs and can be reached; publishing is tried again until it succeeds"})
+	}
 	for _, t := range e.transports.closed {
 		out = append(out, inspect.Condition{Name: "transport_unavailable", Severity: "info", Cause: t.Name + ": " + t.Reason, Fix: "see the transport's page in docs/transports"})
 	}
