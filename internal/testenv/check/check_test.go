@@ -57,7 +57,7 @@ func TestInterruptEndsTheRun(t *testing.T) {
 }
 
 func TestBudgets(t *testing.T) {
-	over := result{suite{name: "slow", budget: time.Second}, time.Minute, nil}
+	over := result{suite{name: "slow", budget: time.Second}, time.Minute, time.Second, nil}
 	var out bytes.Buffer
 	if !budgets(&out, []result{over}) || !strings.Contains(out.String(), "over budget") {
 		t.Errorf("one suite over its budget is said, and is no failure:\n%s", &out)

@@ -59,6 +59,7 @@ func words(s string) []string { return strings.Fields(s) }
 type result struct {
 	suite
 	took time.Duration
+	cpu  time.Duration // user and system time of it and its children: what it takes on a quiet machine
 	err  error
 }
 
@@ -92,8 +93,8 @@ func check(ctx context.Context, w io.Writer, run []suite, ci bool) bool {
 		}
 		fmt.Fprintf(out, "== %s: %s %s\n", s.name, strings.Join(s.env, " "), strings.Join(s.cmd, " "))
 		start := time.Now()
-		outcomes, err := s.run(ctx, out)
-		results = append(results, result{s, time.Since(start), err})
+		outcomes, cpu, err := s.run(ctx, out)
+		results = append(results, result{s, time.Since(start), cpu, err})
 		ran = append(ran, outcomes...)
 	}
 	ok := budgets(out, results)
@@ -119,7 +120,7 @@ func (l *lines) Write(p []byte) (int, error) {
 
 // run runs one suite in a process group of its own, so that no test binary
 // outlives it, for three times its budget at the most.
-func (s suite) run(ctx context.Context, out io.Writer) ([]mustrun.Outcome, error) {
+func (s suite) run(ctx context.Context, out io.Writer) (outcomes []mustrun.Outcome, cpu time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*s.budget)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, s.cmd[0], s.cmd[1:]...)
@@ -127,30 +128,31 @@ func (s suite) run(ctx context.Context, out io.Writer) ([]mustrun.Outcome, error
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second
-	if s.tests {
-		report := newReport(s.name, out)
-		cmd.Stdout, cmd.Stderr = report, out
-		err := cmd.Run()
-		report.end()
-		return report.outcomes, err
-	}
 	var printed bytes.Buffer
+	report := newReport(s.name, out)
 	cmd.Stdout = io.MultiWriter(out, &printed)
-	cmd.Stderr = cmd.Stdout
-	err := cmd.Run()
+	if s.tests {
+		cmd.Stdout = report
+	}
+	cmd.Stderr = out
+	err = cmd.Run()
+	report.end()
+	if cmd.ProcessState != nil {
+		cpu = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+	}
 	if err == nil && s.quiet && printed.Len() > 0 {
 		err = errors.New("it may not print anything")
 	}
-	return nil, err
+	return report.outcomes, cpu, err
 }
 
 // budgets prints a line for each suite. Over a suite's budget is said, over the
 // limit for all of them is a failure.
 func budgets(out io.Writer, results []result) bool {
-	ok, total := true, time.Duration(0)
-	fmt.Fprintf(out, "\n%-14s %8s %8s\n", "suite", "seconds", "budget")
+	ok, total, cpu := true, time.Duration(0), time.Duration(0)
+	fmt.Fprintf(out, "\n%-14s %8s %8s %8s\n", "suite", "seconds", "budget", "cpu")
 	for _, r := range results {
-		total += r.took
+		total, cpu = total+r.took, cpu+r.cpu
 		note := "ok"
 		if r.took > r.budget {
 			note = "ok, over budget"
@@ -158,9 +160,9 @@ func budgets(out io.Writer, results []result) bool {
 		if r.err != nil {
 			ok, note = false, "FAILED: "+r.err.Error()
 		}
-		fmt.Fprintf(out, "%-14s %8.1f %8.0f  %s\n", r.name, r.took.Seconds(), r.budget.Seconds(), note)
+		fmt.Fprintf(out, "%-14s %8.1f %8.0f %8.1f  %s\n", r.name, r.took.Seconds(), r.budget.Seconds(), r.cpu.Seconds(), note)
 	}
-	fmt.Fprintf(out, "%-14s %8.1f %8.0f\n", "all", total.Seconds(), limit.Seconds())
+	fmt.Fprintf(out, "%-14s %8.1f %8.0f %8.1f\n", "all", total.Seconds(), limit.Seconds(), cpu.Seconds())
 	if total > limit {
 		fmt.Fprintln(out, "check: over the limit for all suites; make them faster or move long runs to `make soak`")
 		ok = false
