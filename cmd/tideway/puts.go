@@ -25,7 +25,7 @@ import (
 // The bounds of the puts under way in one process.
 const (
 	maxPuts    = 8               // being written
-	maxAnswers = 64              // ended, their answers not yet fetched
+	maxAnswers = 256             // ended, their answers not yet fetched
 	answerLife = time.Minute     // of an answer nobody fetches
 	putTick    = time.Second / 4 // between two looks at files and puts
 )
