@@ -85,6 +85,8 @@ func ask(ctx context.Context, conn net.Conn, body []byte) (*segment.Desc, int, e
 	return mooncake.DecodeDesc(f.Body)
 }
 
+const whoIsIt = "check that an engine listens there, not another service"
+
 // explain makes a typed error that names the peer.
 func explain(ctx context.Context, addr string, err error) error {
 	e := &errs.Error{Op: "fetch descriptor", Peer: addr, Err: err}
@@ -92,14 +94,20 @@ func explain(ctx context.Context, addr string, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		e.Reason, e.Err = errs.Of(ctx.Err()), context.Cause(ctx)
+		if e.Reason == errs.Deadline {
+			e.Detail = "connected, but no descriptor came in time; " + whoIsIt
+		}
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		e.Reason, e.Retryable = errs.Unresponsive, true
 		e.Detail = "connected, but silent for " + silence.String() + ", or not done after " + whole.String()
 	case errors.As(err, &typed) && typed.Reason != errs.Unreachable:
 		e.Reason, e.Retryable = typed.Reason, typed.Retryable
+		if e.Reason == errs.Invalid {
+			e.Detail = "what came is no descriptor; " + whoIsIt
+		}
 	default:
 		e.Reason, e.Retryable = errs.Unreachable, true
-		e.Detail = "connected, but no descriptor came; check that an engine listens there, not another service"
+		e.Detail = "connected, but no descriptor came; " + whoIsIt
 	}
 	return e
 }

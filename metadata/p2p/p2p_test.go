@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -182,7 +183,15 @@ func TestFetchEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	silent := play(func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
-	if _, err := Fetch(ctx, silent, "peer:1", own, nil); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := Fetch(ctx, silent, "peer:1", own, nil); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "another service") {
+		t.Error(err)
+	}
+}
+
+// TestFetchFromAnotherService: what to check is said when something else listens.
+func TestFetchFromAnotherService(t *testing.T) {
+	web := play(func(c net.Conn) { _, _ = c.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n")) })
+	if _, err := Fetch(t.Context(), web, "peer:1", own, nil); errs.Of(err) != errs.Invalid || !strings.Contains(err.Error(), "another service") {
 		t.Error(err)
 	}
 }
