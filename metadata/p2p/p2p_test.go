@@ -190,7 +190,10 @@ func TestFetchEndsWithItsContext(t *testing.T) {
 
 // TestFetchFromAnotherService: what to check is said when something else listens.
 func TestFetchFromAnotherService(t *testing.T) {
-	web := play(func(c net.Conn) { _, _ = c.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n")) })
+	web := play(func(c net.Conn) {
+		go func() { _, _ = io.Copy(io.Discard, c) }() // ends with the connection
+		_, _ = c.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"))
+	})
 	if _, err := Fetch(t.Context(), web, "peer:1", own, nil); errs.Of(err) != errs.Invalid || !strings.Contains(err.Error(), "another service") {
 		t.Error(err)
 	}
