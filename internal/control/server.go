@@ -281,7 +281,9 @@ func (c *session) call(f frame) error {
 	c.calls.Go(func() {
 		answer, err := c.handle(h, f)
 		<-c.s.running
-		_ = c.reply(f.Seq, answer, err)
+		if c.ctx.Err() == nil { // else the caller learns that the connection ended, not how its handler took that
+			_ = c.reply(f.Seq, answer, err)
+		}
 		<-c.slots
 	})
 	return nil
