@@ -254,13 +254,13 @@ func (w *worker) once(ctx context.Context) error {
 }
 
 // abandon withdraws a batch that failed or was interrupted, waits until it is
-// quiet and counts what failed.
+// quiet and counts what failed; what was withdrawn did not fail.
 func (w *worker) abandon(err error) error {
 	w.batch.Seal()
 	w.batch.Cancel()
 	<-w.batch.Done()
 	for _, r := range w.batch.Results() {
-		if r.Err != nil {
+		if r.Err != nil && !errors.Is(r.Err, context.Canceled) {
 			w.failed++
 		}
 	}

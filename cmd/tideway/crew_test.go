@@ -109,5 +109,8 @@ func TestTimedIsInterrupted(t *testing.T) {
 		default:
 			t.Error("a batch is under way")
 		}
+		if w.failed != 0 {
+			t.Errorf("%d requests count as failed, and all were withdrawn", w.failed)
+		}
 	}
 }

@@ -100,7 +100,7 @@ func exitCode(ctx context.Context, err error) int {
 
 // complain prints err and what to do about it.
 func complain(w io.Writer, path string, err error) {
-	fmt.Fprintf(w, "%s: %s\n", path, summary(err))
+	fmt.Fprintf(w, "%s: %s\n", path, withoutVerb(path, summary(err)))
 	var usage *usageError
 	if errors.As(err, &usage) {
 		fmt.Fprintf(w, "  see %s --help\n", path)
@@ -109,6 +109,20 @@ func complain(w io.Writer, path string, err error) {
 	if h := hint(err); h != "" {
 		fmt.Fprintf(w, "  %s\n", h)
 	}
+}
+
+// withoutVerb leaves out the command's own name, which path ends in, where text
+// begins with it: "tideway get: get kv: ...".
+func withoutVerb(path, text string) string {
+	verb := path[strings.LastIndexByte(path, ' ')+1:]
+	if rest, ok := strings.CutPrefix(text, verb); ok {
+		for _, sep := range []string{": ", " "} {
+			if rest, ok := strings.CutPrefix(rest, sep); ok {
+				return rest
+			}
+		}
+	}
+	return text
 }
 
 // maxLines is how many different failures of one command are printed.
@@ -147,6 +161,10 @@ func hint(err error) string {
 	if errors.As(err, &h) {
 		return h.next
 	}
+	var there *errs.Error
+	if remote := errors.As(err, &there) && there.Segment+there.Peer != ""; !remote && isAny(err, errs.ErrDenied, errs.ErrOverloaded, errs.ErrBusy) {
+		return "" // about this host, and the message says what to do
+	}
 	switch c := errs.Of(err); c {
 	case errs.Refused:
 		return "nobody listens there: check the address, or start tideway serve"
@@ -161,6 +179,10 @@ func hint(err error) string {
 	default:
 		return kindHint(c.Kind())
 	}
+}
+
+func isAny(err error, targets ...error) bool {
+	return slices.ContainsFunc(targets, func(t error) bool { return errors.Is(err, t) })
 }
 
 func kindHint(kind error) string {

@@ -69,14 +69,28 @@ func TestSummary(t *testing.T) {
 	}
 }
 
+func TestWithoutVerb(t *testing.T) {
+	for text, want := range map[string]string{
+		"get: busy: x": "busy: x", "get kv: x": "kv: x", "getting kv": "getting kv", "open x": "open x", "get": "get", "": "",
+	} {
+		if got := withoutVerb("tideway get", text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
+
 // Every kind of failure that a user can do something about says what.
 func TestHints(t *testing.T) {
 	for _, c := range errs.Codes() {
 		err := errs.New(c, "get", "why")
+		err.Peer = "127.0.0.1:7000"
 		code := exitCode(context.Background(), err)
 		if code >= exitUnreachable && code != exitUnsupported && hint(err) == "" {
 			t.Errorf("%v (exit %d) has no hint", err, code)
 		}
+	}
+	if got := hint(errs.New(errs.Denied, "listen", "port 80 needs a privilege; choose one above 1023")); got != "" {
+		t.Errorf("what this host forbids is not for the other side to allow: %q", got)
 	}
 	if got := hint(fmt.Errorf("outer: %w", &hinted{errors.New("x"), "do this"})); got != "do this" {
 		t.Errorf("hint %q", got)

@@ -27,17 +27,17 @@ type get struct {
 func newGet(c *console) *cobra.Command {
 	g := &get{client: client{c: c}}
 	cmd := &cobra.Command{
-		Use:   "get ADDR/NAME[@OFFSET:LENGTH] FILE",
+		Use:   "get ADDR/NAME[@OFFSET[:LENGTH]] FILE",
 		Short: "Copy a buffer or a file of another process to a file (- for standard output)",
 		Long: "Copy a buffer, or a range of it, to FILE.\n\n" +
 			"The bytes go to FILE" + partSuffix + " with a journal beside it, and become FILE when all are there.\n" +
 			"A copy that was cut short goes on where it was when the same command is run again, provided that\n" +
 			"the source is still the same; otherwise it starts again and says why.",
 		Example: "  tideway get 127.0.0.1:7000/model model.bin\n  tideway get [::1]:7000/kv@1MiB:64KiB - | sha256sum",
-		Args:    arguments(2, 2, "ADDR/NAME[@OFFSET:LENGTH] and FILE"),
+		Args:    arguments(2, 2, "ADDR/NAME[@OFFSET[:LENGTH]] and FILE"),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if g.from, err = parsePlace(args[0]); err != nil {
-				return err
+				return swapped(err, args[1], "ADDR/NAME comes first, then FILE")
 			}
 			if g.to = args[1]; g.to == "" {
 				return usagef("the name of the file is empty; give one, or - for standard output")

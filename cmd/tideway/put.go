@@ -37,7 +37,7 @@ func newPut(c *console) *cobra.Command {
 		Args:    arguments(2, 2, "FILE and ADDR/NAME[@OFFSET]"),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if p.to, err = parsePlace(args[1]); err != nil {
-				return err
+				return swapped(err, args[0], "FILE comes first, then ADDR/NAME")
 			}
 			if p.to.hasLength {
 				return usagef("%q: put takes an offset and no length; the length is the file's", args[1])

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -271,5 +272,17 @@ func TestSweep(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, ".[data]*.tideway-put-0123456789abcdef")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the leftover: %v", err)
+	}
+}
+
+// What has no kind on the other side, such as a full disk, is not called an
+// internal error here.
+func TestOutcomeWithoutKind(t *testing.T) {
+	err := outcomeOf(fmt.Errorf("beside f: %w", syscall.ENOSPC)).error("b/f")
+	if want := "put b/f: the other side says: beside f: no space left on device"; err.Error() != want {
+		t.Errorf("%q, want %q", err, want)
+	}
+	if code := exitCode(t.Context(), err); code != exitError {
+		t.Errorf("exit code %d", code)
 	}
 }

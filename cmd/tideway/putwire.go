@@ -84,5 +84,9 @@ func (o outcome) error(segment string) error {
 	if o.Code == errs.OK {
 		return nil
 	}
-	return &errs.Error{Op: "put", Segment: segment, Reason: o.Code, Detail: "the other side says: " + o.Detail}
+	e := &errs.Error{Op: "put", Segment: segment, Reason: o.Code, Detail: "the other side says: " + o.Detail}
+	if o.Code == errs.Internal { // the code of what has none, such as a full disk
+		e.Reason = errs.OK
+	}
+	return e
 }

@@ -28,22 +28,53 @@ func newRoot(c *console) *cobra.Command {
 		SilenceErrors: true, SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.Args = func(cmd *cobra.Command, args []string) error {
-		if len(args) == 0 {
-			return nil
-		}
-		return usagef("unknown command %q%s", args[0], didYouMean(args[0], commandNames(cmd)))
-	}
+	root.Args = noSuchCommand
 	root.SetIn(c.in)
 	root.SetOut(c.out)
 	root.SetErr(c.err)
 	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(newServe(c), newPut(c), newGet(c), newLs(c), newStat(c), newBench(c), newDemo(c), newVersion(c))
+	strict(root)
 	return root
 }
 
+// strict makes the commands that cobra brings along refuse what they do not know,
+// instead of printing a help text and exiting with 0.
+func strict(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		switch cmd.Name() {
+		case "completion":
+			cmd.Args = noSuchCommand
+			cmd.RunE = func(*cobra.Command, []string) error {
+				return usagef("want a shell: %s", strings.Join(commandNames(cmd), ", "))
+			}
+		case "help":
+			help := cmd.Run
+			cmd.Run = nil
+			cmd.RunE = func(cmd *cobra.Command, args []string) error {
+				if found, rest, err := root.Find(args); err != nil || len(rest) > 0 {
+					return noSuchCommand(found, args)
+				}
+				help(cmd, args)
+				return nil
+			}
+		}
+	}
+}
+
+// noSuchCommand refuses the name of a sub-command that cmd does not have.
+func noSuchCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	last := args[len(args)-1]
+	return usagef("unknown command %q%s", last, didYouMean(last, commandNames(cmd)))
+}
+
 func commandNames(cmd *cobra.Command) []string {
-	names := []string{"help", "completion"}
+	var names []string
 	for _, sub := range cmd.Commands() {
 		names = append(names, sub.Name())
 	}
@@ -65,10 +96,17 @@ func flagError(cmd *cobra.Command, err error) error {
 func arguments(least, most int, names string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) < least || len(args) > most {
-			return usagef("want %s, got %d arguments", names, len(args))
+			return usagef("want %s, got %s", names, plural(len(args), "argument"))
 		}
 		return nil
 	}
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // client are the flags of the commands that dial.

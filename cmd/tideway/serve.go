@@ -203,7 +203,10 @@ func (s *serve) announce(e *tideway.Engine, d *desk) error {
 	if s.readyFile == "" {
 		return nil
 	}
-	return writeFile(s.readyFile, e.Addr()+"\n")
+	if err := writeFile(s.readyFile, e.Addr()+"\n"); err != nil {
+		return fmt.Errorf("--ready-file: %w", err)
+	}
+	return nil
 }
 
 func (s *serve) print(v serving, d *desk) error {
@@ -244,7 +247,7 @@ func (s *serve) unready() error {
 		return nil
 	}
 	if err := os.Remove(s.readyFile); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
+		return fmt.Errorf("--ready-file: %w", err)
 	}
 	return nil
 }

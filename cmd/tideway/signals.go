@@ -10,7 +10,12 @@ import (
 // signalError is the cause of a context that a signal ended.
 type signalError struct{ sig syscall.Signal }
 
-func (e *signalError) Error() string { return "interrupted by " + e.sig.String() }
+func (e *signalError) Error() string {
+	if e.sig == syscall.SIGTERM {
+		return "terminated by SIGTERM"
+	}
+	return "interrupted by SIGINT"
+}
 
 // withSignals returns a context that the first SIGINT or SIGTERM cancels; the
 // second one ends the process at once. stop gives the signals back.

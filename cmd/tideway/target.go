@@ -47,6 +47,14 @@ func parsePlace(s string) (place, error) {
 	return p, nil
 }
 
+// swapped is err, unless the other argument is the place that was looked for.
+func swapped(err error, other, order string) error {
+	if _, e := parsePlace(other); e == nil {
+		return usagef("the arguments are swapped: %s", order)
+	}
+	return err
+}
+
 // parseRange reads OFFSET[:LENGTH].
 func (p *place) parseRange(s string) error {
 	off, length, hasLength := strings.Cut(s, ":")
