@@ -35,7 +35,7 @@ func newBench(c *console) *cobra.Command {
 	}
 	b := &bench{
 		client:   client{c: c},
-		ops:      newList("ops", "read", func(s string) (string, error) { return choose(s, []string{"read", "write", "mix"}) }),
+		ops:      newChoices("ops", "read", "read", "write", "mix"),
 		sizes:    newList("sizes", "1MiB", parseSize),
 		batches:  newList("numbers", "16", positive),
 		threads:  newList("numbers", "1", positive),

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/tideway-io/tideway"
 	"github.com/tideway-io/tideway/errs"
+	"github.com/tideway-io/tideway/transport/all"
 )
 
 // newRoot returns the whole command tree, reading from and writing to c.
@@ -26,16 +27,45 @@ func newRoot(c *console) *cobra.Command {
 		Long: "Tideway moves bytes between processes. One side serves named buffers (memory or files),\n" +
 			"any other side puts, gets and measures.\n\nExit codes:\n" + exitHelp(),
 		SilenceErrors: true, SilenceUsage: true,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.Args = noSuchCommand
+	version := root.Flags().Bool("version", false, "print the version of this build")
+	root.RunE = func(cmd *cobra.Command, _ []string) error {
+		if *version {
+			return printVersion(c.out)
+		}
+		return cmd.Help()
+	}
 	root.SetIn(c.in)
 	root.SetOut(c.out)
 	root.SetErr(c.err)
 	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(newServe(c), newPut(c), newGet(c), newLs(c), newStat(c), newBench(c), newDemo(c), newVersion(c))
 	strict(root)
+	for _, cmd := range root.Commands() {
+		completeFlags(cmd)
+	}
 	return root
+}
+
+// completeFlags lets shells complete the values of flags that hold words.
+func completeFlags(cmd *cobra.Command) {
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		var words []string
+		if v, ok := f.Value.(interface{ words() []string }); ok {
+			words = v.words()
+		} else if f.Name == "transport" {
+			for _, d := range all.Drivers() {
+				words = append(words, d.Name())
+			}
+		}
+		if words == nil {
+			return
+		}
+		if err := cmd.RegisterFlagCompletionFunc(f.Name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+			panic("complete a flag: " + err.Error())
+		}
+	})
 }
 
 // strict makes the commands that cobra brings along refuse what they do not know,

@@ -115,6 +115,7 @@ type listFlag[T any] struct {
 	text   string
 	kind   string
 	parse  func(string) (T, error)
+	of     []string // the words that there are, if they are words
 }
 
 func newList[T any](kind, text string, parse func(string) (T, error)) *listFlag[T] {
@@ -124,6 +125,15 @@ func newList[T any](kind, text string, parse func(string) (T, error)) *listFlag[
 	}
 	return f
 }
+
+// newChoices is a list of a few words.
+func newChoices(kind, text string, of ...string) *listFlag[string] {
+	f := newList(kind, text, func(s string) (string, error) { return choose(s, of) })
+	f.of = of
+	return f
+}
+
+func (f *listFlag[T]) words() []string { return f.of }
 
 func (f *listFlag[T]) String() string { return f.text }
 func (f *listFlag[T]) Type() string   { return f.kind }
@@ -155,6 +165,9 @@ func (f *choiceFlag) Set(s string) error {
 	}
 	return err
 }
+
+// words are what may be typed.
+func (f *choiceFlag) words() []string { return f.of }
 
 // choose returns s if it is one of the words.
 func choose(s string, of []string) (string, error) {

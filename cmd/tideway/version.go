@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"runtime"
 	"runtime/debug"
 
@@ -24,16 +25,20 @@ func newVersion(c *console) *cobra.Command {
 		Short: "Print the version of this build",
 		Args:  arguments(0, 0, "no arguments"),
 		RunE: func(*cobra.Command, []string) error {
-			v := buildVersion()
 			if output.value == "json" {
-				return printJSON(c.out, v)
+				return printJSON(c.out, buildVersion())
 			}
-			_, err := fmt.Fprintf(c.out, "tideway %s %s %s\n", v.Version, v.Go, v.Platform)
-			return err
+			return printVersion(c.out)
 		},
 	}
 	cmd.Flags().VarP(&output, "output", "o", "how to print the result")
 	return cmd
+}
+
+func printVersion(w io.Writer) error {
+	v := buildVersion()
+	_, err := fmt.Fprintf(w, "tideway %s %s %s\n", v.Version, v.Go, v.Platform)
+	return err
 }
 
 // buildVersion reads what the Go toolchain recorded in the binary.
