@@ -332,7 +332,7 @@ func (e *Endpoint) openLater(slot int) {
 				err = e.keep(o)
 			}
 			if err != nil {
-				e.t.log.Debug("no further lane", "transport", name, "peer", e.peer.Addr, "slot", slot, "err", err)
+				e.t.log.Debug("no further lane", "peer", e.peer.Addr, "slot", slot, "err", err)
 				e.mu.Lock()
 				e.restSlot(slot)
 				e.mu.Unlock()

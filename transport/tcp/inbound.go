@@ -72,7 +72,7 @@ func (t *Transport) welcome(c net.Conn, full bool) {
 	defer expire.Stop()
 	_, hello, err := receiveGreeting(c, wire.Hello)
 	if err != nil {
-		t.log.Debug("no hello", "transport", name, "peer", c.RemoteAddr(), "err", err)
+		t.log.Debug("no hello", "peer", c.RemoteAddr(), "err", err)
 		return
 	}
 	answer := wire.Greeting{
@@ -89,12 +89,12 @@ func (t *Transport) welcome(c net.Conn, full bool) {
 		}
 		t.greeted(c)
 		in.lane.run()
-		t.log.Debug("lane ended", "transport", name, "from", in.id.from, "session", in.id.session, "lane", in.id.lane, "why", in.lane.cause())
+		t.log.Debug("lane ended", "from", in.id.from, "session", in.id.session, "lane", in.id.lane, "why", in.lane.cause())
 		return
 	}
 	answer.Detail = refusal.Detail
 	if err := sendGreeting(c, wire.Welcome, refusal.Reason, &answer); err != nil {
-		t.log.Debug("no welcome", "transport", name, "peer", c.RemoteAddr(), "err", err)
+		t.log.Debug("no welcome", "peer", c.RemoteAddr(), "err", err)
 	}
 }
 
@@ -186,7 +186,7 @@ func (t *Transport) sayGoodbye(ctx context.Context) (left int) {
 
 // failed reports what a file's system call returned.
 func (in *inbound) failed(op string, key uint32, err error) {
-	in.t.log.Debug("file", "transport", name, "op", op, "key", key, "err", err)
+	in.t.log.Debug("file", "op", op, "key", key, "err", err)
 }
 
 // goaway plans a Goaway frame.

@@ -55,7 +55,7 @@ func (n laneNotices) lost(i *initiator, cause error) {
 		e.fencing.Add(1)
 	}
 	e.mu.Unlock()
-	e.t.log.Debug("lane lost", "transport", name, "peer", e.peer.Addr, "lane", n.o.number, "unacknowledged", unsure, "why", cause)
+	e.t.log.Debug("lane lost", "peer", e.peer.Addr, "lane", n.o.number, "unacknowledged", unsure, "why", cause)
 	switch {
 	case unsure == 0:
 	case closed:
