@@ -20,9 +20,9 @@ func bind(ctx context.Context, opts *Options) (*net.TCPListener, netip.AddrPort,
 		return nil, netip.AddrPort{}, err
 	}
 	var lc net.ListenConfig
-	ln, err := lc.Listen(ctx, "tcp", JoinAddr(host, port))
+	ln, err := lc.Listen(ctx, family(host), JoinAddr(host, port))
 	if errors.Is(err, syscall.EADDRINUSE) && port != 0 && opts.PortFallback {
-		ln, err = lc.Listen(ctx, "tcp", JoinAddr(host, 0))
+		ln, err = lc.Listen(ctx, family(host), JoinAddr(host, 0))
 		if err == nil {
 			opts.Logger.Warn("port in use, took another", "asked", JoinAddr(host, port), "bound", ln.Addr().String(), "owner", owner(port))
 		}
@@ -35,6 +35,15 @@ func bind(ctx context.Context, opts *Options) (*net.TCPListener, netip.AddrPort,
 		at = netip.AddrPortFrom(asked, at.Port()) // the kernel may keep the zone to itself
 	}
 	return ln.(*net.TCPListener), at, nil
+}
+
+// family keeps what is asked to listen on every IPv4 address away from IPv6, where
+// the standard library would listen as well.
+func family(host string) string {
+	if host == netip.IPv4Unspecified().String() {
+		return "tcp4"
+	}
+	return "tcp"
 }
 
 func explainBind(host string, port uint16, err error) error {

@@ -330,6 +330,30 @@ func TestThisHost(t *testing.T) {
 	}
 }
 
+// TestIPv4Wildcard: who asks for 0.0.0.0 is not reached over IPv6.
+func TestIPv4Wildcard(t *testing.T) {
+	for _, c := range []struct {
+		listen, dial string
+		answers      bool
+	}{
+		{"0.0.0.0:0", "127.0.0.1", true}, {"0.0.0.0:0", "::1", false}, {":0", "127.0.0.1", true},
+	} {
+		l := open(t, Options{Listen: c.listen, Advertise: "10.0.0.1"})
+		at, _ := l.Advertised()
+		_, port, err := ParseAddr(at, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn, err := net.DialTimeout("tcp", JoinAddr(c.dial, port), 5*time.Second)
+		if err == nil {
+			conn.Close()
+		}
+		if (err == nil) != c.answers {
+			t.Errorf("%s at %s: %v", c.listen, c.dial, err)
+		}
+	}
+}
+
 // TestManyAtOnce: thirty listeners in one place never collide.
 func TestManyAtOnce(t *testing.T) {
 	var wg sync.WaitGroup
