@@ -78,11 +78,11 @@ type Buffer struct {
 }
 
 // Source identifies the content behind a buffer well enough to resume a copy:
-// a file's size, modification time and inode; zero for memory, whose identity
-// is the incarnation and the key.
+// a file's size, time of change and inode; zero for memory, whose identity is
+// the incarnation and the key.
 type Source struct {
 	Size    uint64
-	ModTime int64 // nanoseconds since 1970, UTC
+	ModTime int64 // of content or inode, whichever changed later: nanoseconds since 1970, UTC
 	Inode   uint64
 	Device  uint64
 }

@@ -48,6 +48,40 @@ func TestGetGoesOnAfterServerDied(t *testing.T) {
 	holds(t, dir, "out")
 }
 
+// A source whose modification time was set back after a change is another one.
+func TestGetStartsAgainWhenTimeIsSetBack(t *testing.T) {
+	testenv.NeedFull(t)
+	dir, srcDir := t.TempDir(), t.TempDir()
+	src := patternFile(t, srcDir, "src", bigFile, 1)
+	info, err := os.Stat(src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newServer(t, "--file", "data="+src)
+	s.slow(slowly)
+	to := filepath.Join(dir, "out")
+	g := startGet(t, s, "data", to, halfFile)
+	s.Kill()
+	within(t, g, 2*time.Second, exitUnreachable)
+	f, err := os.OpenFile(src, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt([]byte("changed"), 0); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	if err := os.Chtimes(src, info.ModTime(), info.ModTime()); err != nil {
+		t.Fatal(err)
+	}
+	s.slow(0)
+	s.start()
+	if again := runs(t, "get", s.place("data"), to); !strings.Contains(again.Output(), "changed since") {
+		t.Errorf("no word about why: %s", again.Output())
+	}
+	same(t, src, to)
+}
+
 // A source that changed between two attempts is copied from the start.
 func TestGetStartsAgainWhenSourceChanged(t *testing.T) {
 	testenv.NeedFull(t)

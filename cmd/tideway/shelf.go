@@ -74,6 +74,7 @@ func sourceOf(info os.FileInfo) segment.Source {
 	src := segment.Source{Size: uint64(info.Size()), ModTime: info.ModTime().UnixNano()}
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
 		src.Inode, src.Device = st.Ino, st.Dev
+		src.ModTime = max(src.ModTime, syscall.TimespecToNsec(st.Ctim)) // a modification time can be set back
 	}
 	return src
 }
@@ -90,7 +91,7 @@ func (s *shared) follow(e *tideway.Engine, now time.Time) error {
 	}
 	src := sourceOf(info)
 	sameInode := src.Inode == s.source.Inode && src.Device == s.source.Device
-	if src == s.source || sameInode && now.Sub(info.ModTime()) < settled {
+	if src == s.source || sameInode && now.Sub(time.Unix(0, src.ModTime)) < settled {
 		return nil
 	}
 	return s.reopen(e)

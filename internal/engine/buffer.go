@@ -93,7 +93,7 @@ func fileSource(f *os.File) (segment.Source, error) {
 	if !info.Mode().IsRegular() {
 		return segment.Source{}, errs.New(errs.Invalid, "register file", "%s is %s; only regular files can be offered", f.Name(), info.Mode().Type())
 	}
-	s := segment.Source{Size: uint64(info.Size()), ModTime: info.ModTime().UnixNano()}
+	s := segment.Source{Size: uint64(info.Size()), ModTime: lastChange(info)}
 	s.Inode, s.Device = inode(info)
 	return s, nil
 }
