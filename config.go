@@ -34,7 +34,8 @@ type Config struct {
 	// Transports, if not empty, names the drivers that may be used.
 	Transports []string
 
-	// StallTimeout ends transfers whose peer is connected but silent. Default 10 s.
+	// StallTimeout ends transfers whose peer is connected but silent. Default 10 s;
+	// all timeouts are 1 ms to 1 h.
 	StallTimeout time.Duration
 	// ConnectTimeout bounds a connection attempt, name lookup included. Default 5 s.
 	ConnectTimeout time.Duration
@@ -43,13 +44,13 @@ type Config struct {
 	DrainTimeout time.Duration
 
 	// MaxRequests and MaxBytes bound what is admitted and has not ended.
-	// Defaults 65536 requests and no limit on bytes.
+	// Defaults 65536 requests, at most 2^24, and no limit on bytes.
 	MaxRequests int
 	MaxBytes    int64
 	// Retries is how often one transfer may be tried again after a failure that
 	// allows it. Default 3; negative: never.
 	Retries int
-	// Lanes is the number of bulk connections to a peer. Default 1.
+	// Lanes is the number of bulk connections to a peer. Default 1, at most 16.
 	Lanes int
 	// DisableChecksum turns payload checksums off on wires that this engine
 	// initiates.
@@ -60,6 +61,7 @@ type Config struct {
 	// Default 1024; a sender beyond it gets ErrOverloaded.
 	MaxNotifications int
 
-	// Logger takes the engine's log. Nil: slog.Default().
+	// Logger takes the engine's log: a warning for requests that fail, at a bounded
+	// rate, besides the error that the caller gets. Nil: slog.Default().
 	Logger *slog.Logger
 }
