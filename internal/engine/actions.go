@@ -187,16 +187,26 @@ func (s *shard) failure(t *transfer, end *core.End) *errs.Error {
 		Op: t.op.String(), Segment: t.targetName(), Peer: t.view.peer.addr(), Transport: s.carrier(end.Path), Stage: "wire",
 		Reason: end.Code, Retryable: end.Retryable, InDoubt: end.InDoubt, Err: end.Err,
 	}
+	if why := s.e.over(); why != nil && cutShort(end.Code) {
+		err.Reason, err.Retryable, err.Err = why.Reason, false, why
+	}
 	for _, a := range end.Attempts {
+		err.Stage = "wire" // of the last one
 		if a.Rail < 0 {
 			err.Stage = "connect"
 		}
 		err.Attempts = append(err.Attempts, errs.Attempt{Transport: s.carrier(a.Path), Reason: a.Code, Err: a.Err})
 	}
-	if end.Err == nil {
+	if err.Err == nil {
 		err.Detail = advice(end.Code)
 	}
 	return err
+}
+
+// cutShort reports whether the end of the engine can look like c to a transfer.
+func cutShort(c errs.Code) bool {
+	k := c.Kind()
+	return k == errs.ErrClosed || k == errs.ErrUnreachable
 }
 
 // advice says what a code means for a request, and what to do, where nobody said

@@ -18,7 +18,8 @@ type admission struct {
 		sync.Mutex
 		door    *admit.Door
 		waiters []*waiter
-		empty   chan struct{} // closed when nothing is inside; nil until asked for
+		owed    int           // batches that will send notifications
+		empty   chan struct{} // closed when nothing is inside or owed; nil until asked for
 		closed  error
 	}
 }
@@ -142,11 +143,24 @@ func (a *admission) give(tenant string, requests, bytes int64) error {
 	defer a.mu.Unlock()
 	err := a.mu.door.Give(tenant, requests, bytes)
 	a.admit()
-	if n, _ := a.mu.door.Inside(); n == 0 && a.mu.empty != nil {
+	a.drain()
+	return err
+}
+
+// owe counts batches whose end is more than that of their requests.
+func (a *admission) owe(n int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.mu.owed += n
+	a.drain()
+}
+
+// drain tells who waits for it that nothing is left. The lock is held.
+func (a *admission) drain() {
+	if n, _ := a.mu.door.Inside(); n == 0 && a.mu.owed == 0 && a.mu.empty != nil {
 		close(a.mu.empty)
 		a.mu.empty = nil
 	}
-	return err
 }
 
 func (a *admission) admit() {
@@ -188,12 +202,8 @@ func (a *admission) drained() <-chan struct{} {
 	defer a.mu.Unlock()
 	if a.mu.empty == nil {
 		a.mu.empty = make(chan struct{})
-		if n, _ := a.mu.door.Inside(); n == 0 {
-			done := a.mu.empty
-			a.mu.empty = nil
-			close(done)
-			return done
-		}
 	}
-	return a.mu.empty
+	empty := a.mu.empty
+	a.drain()
+	return empty
 }

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"iter"
@@ -36,6 +37,7 @@ type Batch struct {
 		sealed    bool          // no more Adds
 		failed    int           // transfers that ended with an error
 		notices   []notice      // sent when all ended well
+		owes      bool          // it is counted as one that will send notices
 		noticeErr error         // why a notice was not delivered
 		watch     chan struct{} // closed at the next end; nil while nobody watches
 		cancel    chan struct{} // closed by the next Cancel; nil while nobody waits for it
@@ -66,9 +68,10 @@ func (b *Batch) Add(ctx context.Context, reqs []Request) error {
 // NotifyOnSuccess sends a notification to seg after every request has ended
 // well. It must be called before Seal.
 func (b *Batch) NotifyOnSuccess(seg *Segment, n Notification) error {
-	if err := n.check(); err != nil {
+	if err := n.check(b.e, seg); err != nil {
 		return err
 	}
+	n.Body = bytes.Clone(n.Body)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.mu.sealed {
@@ -90,6 +93,10 @@ func (b *Batch) Seal() {
 	last := false
 	if !b.mu.sealed {
 		b.mu.sealed = true
+		if len(b.mu.notices) > 0 {
+			b.mu.owes = true
+			b.e.admission.owe(1)
+		}
 		last = b.settle()
 	}
 	b.mu.Unlock()
@@ -175,6 +182,10 @@ func (b *Batch) settle() bool {
 		return true
 	}
 	b.e.counts.batches.Add(-1)
+	if b.mu.owes {
+		b.mu.owes = false
+		b.e.admission.owe(-1)
+	}
 	b.wake()
 	if b.mu.done != nil {
 		close(b.mu.done)
@@ -192,7 +203,7 @@ func (b *Batch) sendNotices() {
 		b.mu.Unlock()
 		var failed []error
 		for _, n := range notices {
-			if err := b.e.Notify(b.e.ctx, n.to, n.note); err != nil {
+			if err := b.e.send(n.to, n.note); err != nil {
 				failed = append(failed, err)
 			}
 		}

@@ -171,6 +171,17 @@ func (e *Engine) usable(op string) error {
 	return errs.New(errs.Closed, op, "the engine is closed")
 }
 
+// over says why transfers are cut short, nil while they are not.
+func (e *Engine) over() *errs.Error {
+	if f := e.fault.Load(); f != nil {
+		return f
+	}
+	if e.ctx.Err() != nil {
+		return errClosed
+	}
+	return nil
+}
+
 // spawn runs f in a goroutine that Close waits for; false when it is too late.
 func (e *Engine) spawn(f func()) bool {
 	e.work.Lock()
@@ -207,6 +218,7 @@ func (e *Engine) poison(why string) {
 		e.state.Store(statePoisoned)
 		e.log.Error("engine poisoned", "why", why)
 		e.admission.close(err)
+		e.notices.close()
 		e.background(e.peers.close) // what is in flight ends
 	}
 }
@@ -224,18 +236,22 @@ func (e *Engine) Shutdown(ctx context.Context) error {
 	_ = e.unpublish(ctx) // Close tries again, and tells
 	var failed []error
 	e.listener.Stop()
-	e.server.Drain(errs.Draining, e.cfg.DrainTimeout)
+	deadline, _ := ctx.Deadline()
+	e.server.Drain(errs.Draining, max(time.Until(deadline), 0))
 	failed = append(failed, e.transports.drain(ctx), e.quiet(ctx), e.Close())
 	return errors.Join(failed...)
 }
 
-// quiet waits until no request is in flight.
+// quiet waits until no request is in flight, and no notification that follows one.
 func (e *Engine) quiet(ctx context.Context) error {
 	select {
 	case <-e.admission.drained():
 		return nil
 	case <-ctx.Done():
 		n, bytes := e.admission.inside()
+		if n == 0 {
+			return nil
+		}
 		return errs.New(errs.Draining, "shut down", "%d requests of %d bytes were cut short after the grace", n, bytes)
 	}
 }
@@ -255,11 +271,9 @@ func (e *Engine) end() error {
 	e.state.CompareAndSwap(stateOpen, stateClosed)
 	e.state.CompareAndSwap(stateDraining, stateClosed)
 	e.admission.close(errClosed)
-	ctx, cancel := context.WithTimeout(context.Background(), e.cfg.ConnectTimeout)
-	defer cancel()
 	var failed []error
 	if e.listener != nil {
-		failed = append(failed, e.unpublish(ctx))
+		failed = append(failed, e.unpublish(context.Background()))
 		e.listener.Stop()
 	}
 	e.stop()
@@ -267,7 +281,10 @@ func (e *Engine) end() error {
 	e.work.Lock()
 	e.work.closed = true
 	e.work.Unlock()
-	e.work.Wait() // endpoints are closed, so every transfer has ended
+	e.work.Wait() // endpoints are closed, so every transfer ends
+	ctx, cancel := context.WithTimeout(context.Background(), e.cfg.ConnectTimeout)
+	defer cancel()
+	failed = append(failed, e.settled(ctx))
 	if e.server != nil {
 		e.server.Close()
 	}
@@ -275,11 +292,32 @@ func (e *Engine) end() error {
 	if e.listener != nil {
 		e.listener.Close()
 	}
-	for _, s := range e.shards {
-		s.close()
-	}
 	e.remotes.Close()
 	e.notices.close()
 	failed = append(failed, e.local.Close(ctx))
 	return errors.Join(failed...)
+}
+
+// settled waits for the ends of transfers that others carry out: submitters and
+// the goroutines of transports that happen to run a shard's actions.
+func (e *Engine) settled(ctx context.Context) error {
+	ok := wait(ctx, e.admission.drained())
+	for _, s := range e.shards {
+		ok = wait(ctx, s.close()) && ok
+	}
+	if ok {
+		return nil
+	}
+	n, bytes := e.admission.inside()
+	return errs.New(errs.Internal, "close", "%d requests of %d bytes did not end; report this", n, bytes)
+}
+
+// wait reports whether c was closed before ctx ended.
+func wait(ctx context.Context, c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }

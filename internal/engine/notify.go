@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"sync"
 
 	"github.com/tideway-io/tideway/errs"
@@ -21,7 +22,14 @@ const (
 	maxNoticeBody = 64 << 10
 )
 
-func (n *Notification) check() error {
+// check finds what is wrong with sending n through s.
+func (n *Notification) check(e *Engine, s *Segment) error {
+	if s == nil {
+		return errs.New(errs.Invalid, "notify", "no segment; open the receiver's")
+	}
+	if s.e != e {
+		return errs.New(errs.Invalid, "notify", "segment %q was opened by another engine", s.name)
+	}
 	if len(n.Name) > maxNoticeName {
 		return errs.New(errs.Invalid, "notify", "name of %d bytes, limit %d", len(n.Name), maxNoticeName)
 	}
@@ -50,6 +58,11 @@ func (e *Engine) deliver(from, name string, body []byte) errs.Code {
 	if err := e.usable("notify"); err != nil {
 		return errs.Of(err)
 	}
+	return e.keep(from, name, body)
+}
+
+// keep queues a notification for Receive.
+func (e *Engine) keep(from, name string, body []byte) errs.Code {
 	select {
 	case e.notices.queue <- Notification{From: from, Name: name, Body: body}:
 		e.counts.noticesIn.Add(1)
@@ -70,7 +83,7 @@ func (e *Engine) Receive(ctx context.Context) (Notification, error) {
 	case n := <-e.notices.queue:
 		return n, nil
 	case <-e.notices.ended:
-		return Notification{}, errClosed
+		return Notification{}, e.usable("receive")
 	case <-ctx.Done():
 		return Notification{}, ended(ctx, "receive")
 	}
@@ -81,20 +94,41 @@ func (e *Engine) Notify(ctx context.Context, s *Segment, n Notification) error {
 	if err := e.usable("notify"); err != nil {
 		return err
 	}
-	if err := n.check(); err != nil {
+	if err := n.check(e, s); err != nil {
 		return err
 	}
+	return e.notify(ctx, s, n)
+}
+
+// send delivers what follows the bytes of a batch, also while the engine drains.
+func (e *Engine) send(s *Segment, n Notification) error {
+	if why := e.over(); why != nil {
+		return why
+	}
+	err := e.notify(e.ctx, s, n)
+	if why := e.over(); err != nil && why != nil {
+		return why
+	}
+	return err
+}
+
+func (e *Engine) notify(ctx context.Context, s *Segment, n Notification) error {
 	v := s.now()
 	p := v.peer
 	if p.own {
-		if code := e.deliver(string(e.name), n.Name, append([]byte(nil), n.Body...)); code != errs.OK {
+		if code := e.keep(string(e.name), n.Name, append([]byte(nil), n.Body...)); code != errs.OK {
 			return &errs.Error{Op: "notify", Segment: string(s.name), Reason: code}
 		}
 		return nil
 	}
 	p = e.peers.get(registry.IdentityOf(v.desc, s.name), v.desc) // one sender of ids, also for a closed segment
 	if err := p.notifier.Send(ctx, n.Name, n.Body); err != nil {
-		return &errs.Error{Op: "notify", Segment: string(s.name), Peer: p.addr(), Reason: errs.Of(err), Err: err}
+		failed := &errs.Error{Op: "notify", Segment: string(s.name), Peer: p.addr(), Reason: errs.Of(err), Err: err}
+		var inner *errs.Error
+		if errors.As(err, &inner) {
+			failed.InDoubt, failed.Retryable = inner.InDoubt, inner.Retryable
+		}
+		return failed
 	}
 	e.counts.noticesSent.Add(1)
 	return nil

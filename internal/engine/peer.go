@@ -96,17 +96,28 @@ func (q *path) connect(ctx context.Context) (transport.Endpoint, error) {
 	if errors.Is(err, context.DeadlineExceeded) && q.peer.e.ctx.Err() == nil {
 		return nil, &errs.Error{Op: "connect", Peer: q.peer.addr(), Transport: q.tr.name, Stage: "connect", Reason: errs.Unresponsive, Retryable: true, Err: err}
 	}
+	if err != nil && q.peer.e.ctx.Err() != nil {
+		return nil, errClosed
+	}
 	if err != nil {
 		return nil, err
 	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if !q.mu.closed {
-		q.mu.endpoint = ep
+	if q.set(ep) {
 		return ep, nil
 	}
 	q.peer.e.closing(ep)
 	return nil, errClosed
+}
+
+// set makes ep the path's endpoint, unless the path was closed meanwhile.
+func (q *path) set(ep transport.Endpoint) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.mu.closed {
+		return false
+	}
+	q.mu.endpoint = ep
+	return true
 }
 
 // drop lets go of the endpoint, if there is one; it is closed in the

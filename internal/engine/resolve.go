@@ -59,8 +59,8 @@ func (e *Engine) resolved(ts []*transfer, err error) {
 		e.start(ts)
 		return
 	}
-	if e.ctx.Err() != nil {
-		err = errClosed
+	if why := e.over(); why != nil {
+		err = why
 	}
 	for _, t := range ts {
 		e.fail(t, t.wrong(err))

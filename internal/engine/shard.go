@@ -22,6 +22,7 @@ type shard struct {
 		todo    core.Actions // what the runner takes next
 		spare   core.Actions // the arrays that it gave back
 		running bool
+		quiet   chan struct{} // closed when there is nothing more to do; nil while nobody waits
 		owners  owners
 		paths   map[core.PathID]*path
 		removed []core.PathID // the last ones, still in paths because an End may name them
@@ -95,6 +96,10 @@ func (s *shard) run() {
 		s.mu.spare = acts
 	}
 	s.mu.running = false
+	if s.mu.quiet != nil {
+		close(s.mu.quiet)
+		s.mu.quiet = nil
+	}
 	s.mu.Unlock()
 }
 
@@ -161,9 +166,17 @@ func (s *shard) removePath(q *path) {
 	})
 }
 
-// close stops the clock of a shard whose transfers have all ended.
-func (s *shard) close() {
+// close stops the clock of a shard whose transfers have all ended. What it
+// returns is closed when whoever runs its actions is through with them.
+func (s *shard) close() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.timer.Stop()
+	quiet := make(chan struct{})
+	if s.mu.running || !idle(&s.mu.todo) {
+		s.mu.quiet = quiet
+	} else {
+		close(quiet)
+	}
+	return quiet
 }
