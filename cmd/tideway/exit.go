@@ -128,8 +128,13 @@ func withoutVerb(path, text string) string {
 // maxLines is how many different failures of one command are printed.
 const maxLines = 3
 
-// summary prints an error of many requests without saying the same twice.
+// summary prints an error of many requests without saying the same twice. Where a
+// signal ended them, it is all there is to say.
 func summary(err error) string {
+	var sig *signalError
+	if errors.As(err, &sig) {
+		return sig.Error()
+	}
 	var lines []string
 	more := 0
 	for line := range strings.SplitSeq(err.Error(), "\n") {

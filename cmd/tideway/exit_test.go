@@ -79,6 +79,15 @@ func TestWithoutVerb(t *testing.T) {
 	}
 }
 
+func TestSummaryOfSignal(t *testing.T) {
+	for sig, want := range map[syscall.Signal]string{syscall.SIGINT: "interrupted by SIGINT", syscall.SIGTERM: "terminated by SIGTERM"} {
+		wait := &errs.Error{Op: "wait", Reason: errs.Canceled, Err: &signalError{sig}}
+		if got := summary(errors.Join(wait, errs.New(errs.Canceled, "read", "withdrawn"))); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
 // Every kind of failure that a user can do something about says what.
 func TestHints(t *testing.T) {
 	for _, c := range errs.Codes() {
