@@ -74,6 +74,7 @@ type Endpoint struct {
 	busy     chan struct{} // to the watcher: something was posted while it looked seldom
 	watched  atomic.Bool   // the watcher looks often
 	looked   time.Time     // when it last did; the watcher's
+	due      time.Time     // when it will look next; the watcher's
 	received atomic.Int64  // when something was last known to be received, Unix nanoseconds
 
 	mu struct {
@@ -180,7 +181,9 @@ func (e *Endpoint) keep(o *outbound) error {
 	case e.mu.closed:
 		o.lane.fail(errs.New(errs.Closed, "connect", "the endpoint is closed"))
 		return &errs.Error{Op: "connect", Peer: e.peer.Addr, Transport: name, Stage: "connect", Reason: errs.Closed, Detail: "the endpoint was closed meanwhile"}
-	case (*e.table.Load())[o.slot] != nil || o.lane.ending.Load():
+	case o.lane.ending.Load():
+		return o.lane.cause()
+	case (*e.table.Load())[o.slot] != nil:
 		o.lane.fail(errs.New(errs.LaneLost, "connect", "there is another lane in its place"))
 	default:
 		e.opening[o.slot].Store(true)
@@ -306,7 +309,7 @@ func (e *Endpoint) pick(table lanes, r role, lost uint32) (at int, budget uint64
 	switch {
 	case at < 0:
 		return at, 0
-	case r == forBulk && free >= 0 && least >= openBulk:
+	case r == forBulk && free >= 0 && (least >= openBulk || at >= e.bulk):
 		e.openLater(free)
 	case r == forSmall && least >= openUrgent, r == forFiles:
 		e.openLater(own)

@@ -306,3 +306,45 @@ func TestCancelSavesBytes(t *testing.T) {
 		}
 	})
 }
+
+// TestOwnStop: when this process itself was stopped, its peers are not blamed for
+// their silence in that time, on neither side.
+func TestOwnStop(t *testing.T) {
+	bubble(t, 64<<10, func(t *testing.T, nw *memNet, a, b *host) {
+		ep := a.connect(t, b)
+		buf := b.memory.add(make([]byte, 1<<20), segment.ReadWrite)
+		nw.freeze(b.desc.Addr, true)
+		a.post(t, ep, []transport.Slice{read(buf, make([]byte, 1<<20), 1)})
+		time.Sleep(time.Second)
+		a.skew.Add(int64(time.Hour))
+		b.skew.Add(int64(time.Hour))
+		time.Sleep(2 * time.Second)
+		nw.freeze(b.desc.Addr, false)
+		if c := a.sink.wait(t, 1); c.Code != errs.OK {
+			t.Errorf("after an hour's stop: %+v", c)
+		}
+		time.Sleep(2 * minIdle)
+		if n := ep.Observe()[0]; n.Lanes != 1 || n.Reconnects != 0 {
+			t.Errorf("%+v", n)
+		}
+	})
+}
+
+// TestSlowSink: while the sink keeps the receiver, silence is not the peer's.
+func TestSlowSink(t *testing.T) {
+	bubble(t, 64<<10, func(t *testing.T, nw *memNet, a, b *host) {
+		ep := a.connect(t, b)
+		buf := b.memory.add(make([]byte, 1<<20), segment.ReadWrite)
+		a.sink.hook = func(c transport.Completion) {
+			if c.Tag == 1 {
+				time.Sleep(40 * time.Second)
+			}
+		}
+		a.post(t, ep, []transport.Slice{read(buf, make([]byte, 10), 1)})
+		synctest.Wait()
+		a.post(t, ep, []transport.Slice{read(buf, make([]byte, 10_000), 2)})
+		if c := a.sink.wait(t, 2); c.Code != errs.OK {
+			t.Errorf("the read behind a slow sink: %+v", c)
+		}
+	})
+}

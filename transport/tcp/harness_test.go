@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -207,6 +208,7 @@ type host struct {
 	desc   segment.Desc
 	wg     sync.WaitGroup
 	stop   sync.Once
+	skew   atomic.Int64 // by how much its clock is ahead
 }
 
 func defaultLimits() transport.Limits {
@@ -223,7 +225,7 @@ func newHost(t testing.TB, nw network, limits transport.Limits) *host {
 	h.desc = segment.Desc{Name: segment.Name(h.l.Addr().String()), Addr: h.l.Addr().String(), Incarnation: segment.Incarnation(random())}
 	var handle func(net.Conn)
 	env := transport.Env{
-		Sink: h.sink, Memory: h.memory, Now: time.Now, Rand: random, Limits: limits,
+		Sink: h.sink, Memory: h.memory, Now: func() time.Time { return time.Now().Add(time.Duration(h.skew.Load())) }, Rand: random, Limits: limits,
 		Self: transport.Self{Incarnation: h.desc.Incarnation},
 		Dial: nw.dial,
 		Accept: func(_ [8]byte, f func(net.Conn)) error {

@@ -50,9 +50,10 @@ type lane struct {
 	broken  bool        // writing has ended; guarded by tx
 	flushed error       // result of the flush under link.now; guarded by tx
 
-	heard atomic.Uint64 // grows with each sign of life from the peer
-	in    atomic.Uint64 // bytes received
-	out   atomic.Uint64 // bytes sent
+	heard      atomic.Uint64 // grows with each sign of life from the peer
+	delivering atomic.Bool   // the receiver is in the sink: silence is not the peer's
+	in         atomic.Uint64 // bytes received
+	out        atomic.Uint64 // bytes sent
 
 	wake    chan struct{} // to the writer: blocked was set
 	started bool          // the writer exists; guarded by tx
@@ -127,9 +128,11 @@ func (l *lane) readable() bool {
 		if n > 0 {
 			l.heard.Add(1)
 			l.in.Add(uint64(n))
+			l.delivering.Store(true)
 			if l.m.deliver() {
 				l.want.Store(true)
 			}
+			l.delivering.Store(false)
 			l.pump()
 		}
 		switch {

@@ -11,6 +11,11 @@ import (
 // kernel tunes them.
 const loopbackBuffer = 2 << 20
 
+// unsentLimit bounds what waits in a socket without having been sent, so that
+// what is urgent passes what is not up to here. It does not bound what is in
+// flight.
+const unsentLimit = 512 << 10
+
 // tune sets what helps a connection; nothing of it is needed, so refusals are
 // ignored. TCP_NODELAY is what package net sets anyway.
 func tune(c net.Conn) {
@@ -24,15 +29,25 @@ func tune(c net.Conn) {
 	}
 	local, _ := tc.LocalAddr().(*net.TCPAddr)
 	_ = tc.SetNoDelay(true)
-	if own := remote.IP.IsLoopback() || local != nil && local.IP.Equal(remote.IP); own {
+	sc, err := tc.SyscallConn()
+	if err != nil {
+		return
+	}
+	switch own := remote.IP.IsLoopback() || local != nil && local.IP.Equal(remote.IP); {
+	case own:
 		_ = tc.SetReadBuffer(loopbackBuffer)
 		_ = tc.SetWriteBuffer(loopbackBuffer)
-	} else if !remote.IP.IsPrivate() && !remote.IP.IsLinkLocalUnicast() {
-		return // a long path: leave congestion control as the host has it
-	}
-	if sc, err := tc.SyscallConn(); err == nil {
 		_ = sc.Control(cubic)
+	case remote.IP.IsPrivate() || remote.IP.IsLinkLocalUnicast():
+		_ = sc.Control(cubic)
+		_ = sc.Control(limitUnsent)
+	default: // a long path: congestion control as the host has it
+		_ = sc.Control(limitUnsent)
 	}
+}
+
+func limitUnsent(fd uintptr) {
+	_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsentLimit)
 }
 
 // cubic asks for the congestion control that is best where the bandwidth-delay

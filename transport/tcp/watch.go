@@ -57,7 +57,7 @@ func (e *Endpoint) keepalive() time.Duration {
 
 // watch looks at the lanes until the endpoint is closed.
 func (e *Endpoint) watch() {
-	e.looked = e.t.env.Now()
+	e.due = e.looked.Add(e.keepalive())
 	timer := time.NewTimer(e.keepalive())
 	defer timer.Stop()
 	for {
@@ -67,7 +67,9 @@ func (e *Endpoint) watch() {
 		case <-e.busy:
 		case <-timer.C:
 		}
-		e.watched.Store(e.look(e.t.env.Now()))
+		now := e.t.env.Now()
+		e.late(now)
+		e.watched.Store(e.look(now))
 		next := e.keepalive()
 		// Whoever posted before the store relied on the old value: look again.
 		if e.watched.Load() || e.waiting() {
@@ -75,7 +77,23 @@ func (e *Endpoint) watch() {
 			next = e.tick()
 		}
 		timer.Reset(next)
+		e.due = now.Add(next)
 	}
+}
+
+// late makes up for a look that comes much too late: this process was stopped or
+// starved, and what the peers sent meanwhile has not been read yet either.
+func (e *Endpoint) late(now time.Time) {
+	late := now.Sub(e.due)
+	if late <= e.tick() {
+		return
+	}
+	for _, o := range *e.table.Load() {
+		if o != nil {
+			o.sight.since = o.sight.since.Add(late)
+		}
+	}
+	e.looked = e.looked.Add(late)
 }
 
 // attend has the watcher look often. It costs a load when it already does.
@@ -107,7 +125,7 @@ func (e *Endpoint) look(now time.Time) (waiting bool) {
 		was := *s
 		s.waiting, s.heard = o.init.waiting(), heard
 		switch {
-		case heard != was.heard:
+		case heard != was.heard || o.lane.delivering.Load():
 			s.since, s.active, s.asked = e.looked, now, false
 			e.received.Store(now.UnixNano())
 		case !was.waiting:
@@ -182,9 +200,9 @@ func (i *initiator) ping() uint64 {
 
 // The watch over inbound lanes, one for the transport. A lane from which nothing
 // came for three times StallTimeout, at least 30 s, is dropped: initiators send
-// something every 10 s. After StallTimeout it is if a frame buffer for a file
-// waits for it, because others may need that. So is one that has taken nothing of what waits for it
-// for StallTimeout. A lane whose receiver waits for a file sends a sign of life
+// something every 10 s. After StallTimeout it is dropped if a frame buffer for a
+// file waits for it, which others may need, or if it has taken nothing of what
+// waits for it. A lane whose receiver waits for a file sends a sign of life
 // instead of answering pings.
 const minIdle = 30 * time.Second
 
@@ -194,6 +212,7 @@ func (t *Transport) idleLimit() time.Duration { return max(3*t.env.Limits.StallT
 func (t *Transport) watchInbound() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
+	due := t.env.Now().Add(time.Hour)
 	for {
 		select {
 		case <-t.closing:
@@ -201,12 +220,16 @@ func (t *Transport) watchInbound() {
 		case <-t.look:
 		case <-timer.C:
 		}
-		timer.Reset(t.lookInbound(t.env.Now()))
+		now := t.env.Now()
+		next := t.lookInbound(now, max(0, now.Sub(due)))
+		timer.Reset(next)
+		due = now.Add(next)
 	}
 }
 
-// lookInbound examines every inbound lane and returns when to look again.
-func (t *Transport) lookInbound(now time.Time) time.Duration {
+// lookInbound examines every inbound lane and returns when to look again. A look
+// that is late because this process was stopped blames nobody for that time.
+func (t *Transport) lookInbound(now time.Time, late time.Duration) time.Duration {
 	stall := t.env.Limits.StallTimeout
 	next := time.Hour
 	var beat []*inbound
@@ -216,8 +239,9 @@ func (t *Transport) lookInbound(now time.Time) time.Duration {
 		s, heard, out := &in.sight, in.lane.heard.Load(), in.lane.out.Load()
 		blocked := in.lane.blocked.Load()
 		if heard != s.heard || s.since.IsZero() {
-			s.since = now
+			s.since, late = now, 0
 		}
+		s.since, in.stuck = s.since.Add(late), in.stuck.Add(late)
 		if out != s.out || !s.waiting || !blocked {
 			in.stuck = now
 		}
