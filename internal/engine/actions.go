@@ -178,6 +178,10 @@ func (s *shard) failed(t *transfer, end *core.End) {
 	if err.Is(errs.ErrStale) || end.Code == errs.NotRegistered {
 		t.remote.Segment.stale.Store(true)
 	}
+	if t.suspicious(s.e, err) {
+		t.remote.Segment.suspect(t, err)
+		return
+	}
 	s.e.fail(t, err)
 }
 

@@ -170,15 +170,7 @@ func TestSilentStore(t *testing.T) {
 	net := &network{}
 	f := &fake{}
 	e := openFake(t, f, net, inStore(s, "n"), short)
-	d := peerDesc("b:1", 7)
-	d.Name = "b"
-	value, err := mooncake.EncodeDesc(d, time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Store.Put(t.Context(), keyPrefix+"b", value); err != nil {
-		t.Fatal(err)
-	}
+	s.describe(t, peerDesc("b:1", 7))
 	_, kv := lookUp(t, e, "b")
 	b := e.NewBatch()
 	add(t, b, writes(1, kv)...)

@@ -56,6 +56,9 @@ func (t *transfer) follows(o *transfer) bool {
 func (t *transfer) locate() error {
 	if f := t.remote.Found; f != nil {
 		t.view, t.target, t.offset = f.view, f.Desc, t.remote.Offset
+		if why := t.restarted(); why != nil {
+			return t.wrong(why)
+		}
 		return nil
 	}
 	t.view = t.remote.Segment.now()

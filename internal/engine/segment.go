@@ -17,6 +17,8 @@ type Segment struct {
 	view   atomic.Pointer[view] // the last one that was made
 	stale  atomic.Bool          // a request found out that the descriptor is old
 	closed atomic.Bool
+
+	suspects suspects
 }
 
 // view is a descriptor and the peer that it belongs to.
