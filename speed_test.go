@@ -221,7 +221,15 @@ func cpu(t testing.TB) time.Duration {
 
 // TestIdleCPU shows that an engine with 20 peers, with control connections and
 // lanes, uses under 0.5 % of a core while nothing moves.
-func TestIdleCPU(t *testing.T) {
+func TestIdleCPU(t *testing.T) { idleCPU(t, 4*time.Second) }
+
+// TestSpeedIdleCPU looks for longer.
+func TestSpeedIdleCPU(t *testing.T) {
+	testenv.NeedSpeed(t)
+	idleCPU(t, 10*time.Second)
+}
+
+func idleCPU(t *testing.T, window time.Duration) {
 	const peers = 20
 	_, addrs := crowd(t, peers)
 	e := open(t, tideway.Config{})
@@ -229,10 +237,6 @@ func TestIdleCPU(t *testing.T) {
 		if err := pullAny(t, e, addr); err != nil {
 			t.Fatal(err)
 		}
-	}
-	window := 4 * time.Second
-	if os.Getenv("TIDEWAY_SPEED") == "1" {
-		window = 10 * time.Second
 	}
 	runtime.GC() // of the tests before
 	before := cpu(t)
