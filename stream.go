@@ -63,11 +63,11 @@ func (s *stream) WriteTo(w io.Writer) (int64, error) {
 		err chan error
 	}
 	var ring [streamPieces]piece
-	for i := range ring {
-		ring[i] = piece{make([]byte, streamPiece), make(chan error, 1)}
-	}
 	start := func(i int, off uint64) {
 		n := min(streamPiece, s.r.Len()-off)
+		if ring[i].p == nil { // the first piece is the longest
+			ring[i] = piece{make([]byte, n), make(chan error, 1)}
+		}
 		ring[i].p = ring[i].p[:n]
 		go func() {
 			_, err := s.r.ReadAt(ctx, ring[i].p, off)
@@ -87,7 +87,9 @@ func (s *stream) WriteTo(w io.Writer) (int64, error) {
 		live--
 		if failed == nil {
 			var n int
-			n, failed = w.Write(ring[i].p)
+			if n, failed = w.Write(ring[i].p); failed == nil && n < len(ring[i].p) {
+				failed = io.ErrShortWrite
+			}
 			total += int64(n)
 			s.off += uint64(n)
 		}
