@@ -75,9 +75,12 @@ func (c *Config) fill() error {
 	bad := func(format string, args ...any) {
 		wrong = append(wrong, errs.New(errs.Invalid, "open", format, args...))
 	}
-	for name, d := range map[string]time.Duration{"StallTimeout": c.StallTimeout, "ConnectTimeout": c.ConnectTimeout, "DrainTimeout": c.DrainTimeout} {
-		if d < time.Millisecond || d > maxTimeout {
-			bad("%s is %v, want 1ms to %v", name, d, maxTimeout)
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+	}{{"StallTimeout", c.StallTimeout}, {"ConnectTimeout", c.ConnectTimeout}, {"DrainTimeout", c.DrainTimeout}} {
+		if d.value < time.Millisecond || d.value > maxTimeout {
+			bad("%s is %v, want 1ms to %v", d.name, d.value, maxTimeout)
 		}
 	}
 	for _, n := range []struct {
@@ -108,14 +111,14 @@ func (c *Config) fill() error {
 
 // drivers keeps the drivers that Transports names.
 func (c *Config) drivers() error {
-	if len(c.Transports) == 0 {
-		return nil
-	}
 	var have []string
-	kept := make([]transport.Driver, 0, len(c.Transports))
+	kept := make([]transport.Driver, 0, len(c.Drivers))
 	for _, d := range c.Drivers {
+		if slices.Contains(have, d.Name()) {
+			return errs.New(errs.Invalid, "open", "two drivers are called %q; leave one out", d.Name())
+		}
 		have = append(have, d.Name())
-		if slices.Contains(c.Transports, d.Name()) {
+		if len(c.Transports) == 0 || slices.Contains(c.Transports, d.Name()) {
 			kept = append(kept, d)
 		}
 	}

@@ -179,6 +179,9 @@ func (p *peer) dial(ctx context.Context) (*control.Peer, error) {
 	if c != nil && c.Err() == nil {
 		return c, nil
 	}
+	if c != nil {
+		_ = c.Close() // it has ended; its goroutines may not have yet
+	}
 	c, err := p.e.dialControl(ctx, p.desc.Load())
 	if err != nil {
 		return nil, err

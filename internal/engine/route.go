@@ -94,7 +94,7 @@ func (t *transfer) wrong(err error) error {
 	e := &errs.Error{Op: t.op.String(), Segment: t.targetName(), Stage: "select", Reason: errs.Of(err)}
 	var inner *errs.Error
 	if errors.As(err, &inner) {
-		e.Detail, e.Err = inner.Detail, inner.Err
+		e.Detail, e.Err, e.Peer, e.Retryable = inner.Detail, inner.Err, inner.Peer, inner.Retryable
 	} else {
 		e.Err = err
 	}

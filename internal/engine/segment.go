@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 
 	"github.com/tideway-io/tideway/errs"
@@ -100,7 +101,9 @@ func (s *Segment) Refresh(ctx context.Context) error {
 }
 
 func (s *Segment) failed(err error) error {
-	return &errs.Error{Op: "open segment", Segment: string(s.name), Stage: "connect", Reason: errs.Of(err), Retryable: true, Err: err}
+	code := errs.Of(err)
+	again := errors.Is(code.Kind(), errs.ErrUnreachable) || errors.Is(code.Kind(), errs.ErrOverloaded) || code == errs.Deadline
+	return &errs.Error{Op: "open segment", Segment: string(s.name), Stage: "connect", Reason: code, Retryable: again, Err: err}
 }
 
 // Found is one buffer of one incarnation, as it was published.

@@ -174,8 +174,9 @@ func (s *shard) cancel(ids []core.TransferID) {
 // fail ends t with an error.
 func (e *Engine) fail(t *transfer, err error) {
 	t.result = Result{Err: err}
-	e.counts.failed(errs.Of(err))
-	if e.failures.allow() {
+	code := errs.Of(err)
+	e.counts.failed(code)
+	if code != errs.Canceled && e.failures.allow() {
 		e.log.Warn("request failed", "op", t.op.String(), "target", t.targetName(), "offset", t.remote.Offset,
 			"length", t.length, "err", err, "not_logged", e.failures.skipped())
 	}
