@@ -238,8 +238,9 @@ type Allocator interface {
 }
 
 // Drainer is a transport that can tell its peers to bring no new slices. Drain
-// returns when those under way have ended or ctx has; from then on Connect and
-// inbound slices are refused with errs.Draining.
+// returns when those under way have ended or ctx has; from its call on, peers'
+// connections and slices are refused with errs.Draining. What this side initiates
+// goes on: the engine has accepted it and takes in nothing new.
 type Drainer interface {
 	Drain(ctx context.Context) error
 }

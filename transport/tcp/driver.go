@@ -79,7 +79,6 @@ type Transport struct {
 	out struct {
 		sync.Mutex
 		endpoints map[*Endpoint]struct{}
-		draining  bool
 		closed    bool
 	}
 }
@@ -110,9 +109,9 @@ func (t *Transport) Connect(ctx context.Context, peer *segment.Desc) (transport.
 	}
 	e := newEndpoint(t, peer)
 	t.out.Lock()
-	if t.out.closed || t.out.draining {
+	if t.out.closed {
 		t.out.Unlock()
-		return nil, &errs.Error{Op: "connect", Peer: peer.Addr, Transport: name, Stage: "connect", Reason: errs.Draining, Detail: "this engine is shutting down"}
+		return nil, &errs.Error{Op: "connect", Peer: peer.Addr, Transport: name, Stage: "connect", Reason: errs.Closed, Detail: "this engine is closed"}
 	}
 	t.out.endpoints[e] = struct{}{}
 	t.out.Unlock()
@@ -124,12 +123,8 @@ func (t *Transport) Connect(ctx context.Context, peer *segment.Desc) (transport.
 }
 
 // Drain tells the initiators of inbound lanes to bring nothing new, and returns
-// when they have left or ctx has ended. From now on Connect and new lanes are
-// refused.
+// when they have left or ctx has ended. From now on new lanes are refused.
 func (t *Transport) Drain(ctx context.Context) error {
-	t.out.Lock()
-	t.out.draining = true
-	t.out.Unlock()
 	if left := t.sayGoodbye(ctx); left > 0 {
 		return &errs.Error{Op: "drain", Transport: name, Reason: errs.Draining, Detail: fmt.Sprintf("peers still have %d lanes open", left), Err: ctx.Err()}
 	}
