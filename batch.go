@@ -46,7 +46,8 @@ func (b *Batch) Add(ctx context.Context, reqs ...Request) error {
 func (b *Batch) Seal() { b.b.Seal() }
 
 // NotifyOnSuccess sends n to the owner of s after every request of the batch
-// has ended well; the batch is done when it is delivered. Call it before Seal.
+// has ended well; the batch is done when it is delivered. Call it before Seal. The
+// body is copied.
 func (b *Batch) NotifyOnSuccess(s *Segment, n Notification) error {
 	return b.b.NotifyOnSuccess(s.s, engine.Notification(n))
 }

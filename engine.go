@@ -52,14 +52,15 @@ func (e *Engine) Name() string { return string(e.e.Name()) }
 func (e *Engine) Addr() string { return e.e.Addr() }
 
 // Shutdown ends the engine in order: its name goes away, peers are told to
-// bring nothing new, what is in flight may finish until ctx ends (or
-// Config.DrainTimeout, if ctx has no deadline) and is cancelled then. Buffers
-// are closed. The error says what had to be cut short.
+// bring nothing new, what is in flight may finish, with the notifications that
+// follow it, until ctx ends (or Config.DrainTimeout, if ctx has no deadline) and
+// is cut short then, as by Close; so it is by a second Shutdown. Buffers are
+// closed. The error says what had to be cut short.
 func (e *Engine) Shutdown(ctx context.Context) error { return e.e.Shutdown(ctx) }
 
 // Close ends the engine at once: transfers in flight end with ErrClosed, then
-// buffers are closed. When it returns, no byte of local memory is touched any
-// more. Closing again does nothing.
+// buffers are closed. When it returns, every sealed batch is done and no byte of
+// local memory is touched any more. Closing again does nothing.
 func (e *Engine) Close() error { return e.e.Close() }
 
 // BufferOptions describe a local buffer. The zero value is an unnamed buffer

@@ -23,6 +23,7 @@ const testTime = 10 * time.Second
 type fake struct {
 	caps    transport.Caps
 	openErr error
+	window  uint64
 	connect func(ctx context.Context, d *segment.Desc) error      // nil: they all answer
 	post    func(s []transport.Slice) (n int, err error, ok bool) // false: take and keep them
 
@@ -112,7 +113,7 @@ type fakeEnd struct {
 	closed bool // guarded by f.mu
 }
 
-func (e *fakeEnd) Rails() []transport.Rail { return []transport.Rail{{}} }
+func (e *fakeEnd) Rails() []transport.Rail { return []transport.Rail{{Window: e.f.window}} }
 
 func (e *fakeEnd) Post(s []transport.Slice) (int, error) {
 	if e.f.post != nil {

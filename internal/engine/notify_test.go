@@ -1,8 +1,11 @@
 package engine
 
 import (
+	"errors"
+	"strings"
 	"testing"
 
+	"github.com/tideway-io/tideway/errs"
 	"github.com/tideway-io/tideway/internal/testenv"
 )
 
@@ -40,5 +43,45 @@ func TestNotifyAfterSweep(t *testing.T) {
 			t.Fatal(err)
 		}
 		testenv.Eventually(t, testTime, func() bool { a.peers.sweep(); return len(a.peers.all()) == 1 }, "the peer is kept")
+	}
+}
+
+func TestNotificationsOfABatchAreBounded(t *testing.T) {
+	e := openFake(t, &fake{}, &network{}, func(c *Config) { c.MaxNotifications = maxNotices })
+	own, err := e.OpenSegment(t.Context(), e.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := e.NewBatch()
+	for range maxNotices {
+		if err := b.NotifyOnSuccess(own, Notification{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.NotifyOnSuccess(own, Notification{}); !errors.Is(err, errs.ErrOverloaded) {
+		t.Errorf("one more than the limit: %v", err)
+	}
+	for _, n := range []Notification{{Name: strings.Repeat("x", maxNoticeName+1)}, {Body: make([]byte, maxNoticeBody+1)}} {
+		if err := b.NotifyOnSuccess(own, n); !errors.Is(err, errs.ErrInvalid) {
+			t.Errorf("a notification that is too long: %v", err)
+		}
+	}
+	b.Seal()
+	if err := done(t, b); err != nil {
+		t.Error(err)
+	}
+	if err := b.NotifyOnSuccess(own, Notification{}); !errors.Is(err, errs.ErrClosed) {
+		t.Errorf("after Seal: %v", err)
+	}
+	// The queue is full now; the next batch ends well and says who was not told.
+	if err := b.Reset(); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.NotifyOnSuccess(own, Notification{}); err != nil {
+		t.Fatal(err)
+	}
+	b.Seal()
+	if err := done(t, b); !errors.Is(err, errs.ErrOverloaded) {
+		t.Errorf("a notification that its receiver has no room for: %v", err)
 	}
 }

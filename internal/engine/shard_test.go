@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/tideway-io/tideway/errs"
 	"github.com/tideway-io/tideway/internal/testenv"
@@ -62,4 +63,51 @@ func TestForeignTagPoisons(t *testing.T) {
 		t.Errorf("err = %v, want internal", err)
 	}
 	testenv.Eventually(t, testTime, func() bool { return h.connected() == 0 }, "endpoints stay open")
+}
+
+// TestRunnerHandsOver: a submitter carries out only so much of what follows from
+// its call.
+func TestRunnerHandsOver(t *testing.T) {
+	added := make(chan struct{})
+	var posts atomic.Int32
+	f, net := &fake{window: 64 << 10}, &network{}
+	f.post = func(s []transport.Slice) (int, error, bool) {
+		if posts.Add(1) == rounds+2 { // one of them connects
+			<-added
+		}
+		var over []transport.Completion
+		for i := range s {
+			over = append(over, transport.Completion{Tag: s[i].Tag})
+		}
+		f.env.Sink.Complete(over) // from inside Post: the runner has more to do
+		return len(s), nil, true
+	}
+	net.put(peerDesc("b:1", 7))
+	e := openFake(t, f, net)
+	_, kv := lookUp(t, e, "b:1")
+	if err := e.Warm(t.Context(), "b:1"); err != nil {
+		t.Fatal(err)
+	}
+	const n = 1 << 20
+	var reqs []Request
+	for range 8 {
+		reqs = append(reqs, Request{Op: transport.Write, Local: Range{Bytes: make([]byte, n), Length: n}, Remote: Remote{Segment: kv.Segment, Found: kv}})
+	}
+	b := e.NewBatch()
+	go func() {
+		defer close(added)
+		add(t, b, reqs...)
+	}()
+	select {
+	case <-added:
+	case <-time.After(testTime):
+		t.Fatalf("the submitter is held after %d rounds", posts.Load())
+	}
+	b.Seal()
+	if err := done(t, b); err != nil {
+		t.Error(err)
+	}
+	if posts.Load() < rounds+2 {
+		t.Errorf("%d posts show nothing", posts.Load())
+	}
 }
