@@ -47,7 +47,11 @@ func TestCloseWaitsForForeignRunners(t *testing.T) {
 	b := e.NewBatch()
 	submitted := make(chan error, 1)
 	// The first one connects; posting is then done by whoever brings the event.
-	go func() { submitted <- b.Add(t.Context(), writes(1, kv)); b.Seal() }()
+	go func() {
+		err := b.Add(t.Context(), writes(1, kv))
+		b.Seal()
+		submitted <- err
+	}()
 	<-entered
 	closed := make(chan struct{})
 	go func() {
@@ -63,10 +67,10 @@ func TestCloseWaitsForForeignRunners(t *testing.T) {
 	case <-time.After(50 * time.Millisecond): // real time, for what must not happen
 	}
 	close(gate)
-	<-closed
 	if err := <-submitted; err != nil {
 		t.Error(err)
 	}
+	<-closed
 	select {
 	case <-b.Done():
 	default:
