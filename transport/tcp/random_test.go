@@ -50,7 +50,9 @@ type faults struct {
 	mu     sync.Mutex
 	trials []*trial
 	buf    *segment.Buffer
-	next   int // offset
+	file   *slowFile
+	onFile *segment.Buffer
+	next   int // offset, in memory and in the file
 }
 
 func faultRun(t *testing.T, seed uint64) {
@@ -70,11 +72,14 @@ func faultRun(t *testing.T, seed uint64) {
 	f.a.sink.hook = f.completed
 	memory := make([]byte, 24<<20)
 	f.buf = f.b.memory.add(memory, segment.ReadWrite)
+	f.file = newSlowFile(len(memory))
+	f.onFile = f.b.memory.addFile(f.file, uint64(len(memory)), segment.ReadWrite)
 	var ep *Endpoint
 	for step := range 60 {
 		ep = f.step(ep, memory, step)
 	}
 	f.nw.freeze(f.b.desc.Addr, false)
+	f.file.hold(false)
 	if ep != nil {
 		_ = ep.Close()
 	}
@@ -87,6 +92,9 @@ func faultRun(t *testing.T, seed uint64) {
 	}
 	if n := f.nw.open(); n != 0 {
 		t.Errorf("%d connections are left", n)
+	}
+	if n := len(f.b.tr.places); n != 0 {
+		t.Errorf("%d frame buffers are held", n)
 	}
 }
 
@@ -111,6 +119,7 @@ func (f *faults) step(ep *Endpoint, memory []byte, step int) *Endpoint {
 		time.Sleep(time.Duration(f.rnd.IntN(2000)) * time.Millisecond) // virtual time: a step of the test
 	case k < 18:
 		f.nw.freeze(f.b.desc.Addr, f.rnd.IntN(2) == 0)
+		f.file.hold(f.rnd.IntN(3) == 0)
 	case k < 19:
 		if f.rnd.IntN(3) == 0 {
 			f.nw.reset()
@@ -131,9 +140,12 @@ func (f *faults) post(ep *Endpoint, memory []byte, step int) error {
 		if f.next+n > len(memory) {
 			break
 		}
-		x := &trial{remote: memory[f.next : f.next+n : f.next+n], want: make([]byte, n)}
+		x, buf := &trial{remote: memory[f.next : f.next+n : f.next+n], want: make([]byte, n)}, f.buf
+		if f.rnd.IntN(4) == 0 {
+			x.remote, buf = f.file.data[f.next:f.next+n:f.next+n], f.onFile
+		}
 		pattern(x.want, uint64(f.next+step))
-		x.s = transport.Slice{Op: transport.Write, Class: transport.Class(f.rnd.IntN(3)), Local: bytes.Clone(x.want), Buffer: f.buf, Offset: uint64(f.next), Tag: transport.Tag(len(f.trials) + len(trials))}
+		x.s = transport.Slice{Op: transport.Write, Class: transport.Class(f.rnd.IntN(3)), Local: bytes.Clone(x.want), Buffer: buf, Offset: uint64(f.next), Tag: transport.Tag(len(f.trials) + len(trials))}
 		if f.rnd.IntN(2) == 0 {
 			x.s.Op = transport.Read
 			copy(x.remote, x.want)
