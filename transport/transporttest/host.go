@@ -38,6 +38,7 @@ type world struct {
 		sync.Mutex
 		hosts map[segment.Incarnation]*host
 		order []*host
+		frees []func() error // of memory that transports allocated
 	}
 }
 
@@ -97,6 +98,11 @@ func newWorld(t testing.TB, cfg *Config, set func(*transport.Limits)) *world {
 	t.Cleanup(func() {
 		for _, h := range w.mu.order {
 			h.close()
+		}
+		for _, free := range w.mu.frees { // not earlier: checks look at memory of hosts that have closed
+			if err := free(); err != nil {
+				t.Errorf("free memory that a transport allocated: %v", err)
+			}
 		}
 		base.check(t, w.cfg.Patience)
 	})
@@ -323,7 +329,9 @@ func (h *host) alloc(n int) []byte {
 	if err != nil {
 		h.Fatalf("alloc %d bytes: %v", n, err)
 	}
-	h.Cleanup(func() { _ = free() })
+	h.world.mu.Lock()
+	h.world.mu.frees = append(h.world.mu.frees, free)
+	h.world.mu.Unlock()
 	return mem
 }
 
