@@ -1,6 +1,7 @@
 package mem
 
 import (
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/tideway-io/tideway/errs"
@@ -30,4 +31,16 @@ func Slice(addr uintptr, n uint64) ([]byte, error) {
 	// and fits a slice, as checked above. The pointer is read through its
 	// address because it comes from outside Go and never was a Go pointer.
 	return unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&addr))), int(n)), nil
+}
+
+// Word returns the 64-bit word at b[at:at+8], for use by several processes at
+// once. at must be a multiple of 8, and so must be b's address.
+func Word(b []byte, at int) *atomic.Uint64 {
+	if at%8 != 0 || Addr(b)%8 != 0 {
+		panic("mem: the word is not aligned")
+	}
+	// Sound: the eight bytes exist (the index is checked), are aligned, and an
+	// atomic.Uint64 is nothing but them. Whoever keeps the pointer keeps the
+	// bytes mapped.
+	return (*atomic.Uint64)(unsafe.Pointer(&b[at : at+8 : at+8][0]))
 }

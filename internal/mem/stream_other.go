@@ -1,0 +1,7 @@
+//go:build !amd64
+
+package mem
+
+const canStream = false
+
+func stream(*byte, *byte, int) {}
