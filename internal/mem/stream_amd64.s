@@ -12,7 +12,7 @@ TEXT ·stream(SB), NOSPLIT, $0-24
 	JZ    done
 
 loop:
-	PREFETCHNTA 1024(SI)
+	PREFETCHT0 512(SI)
 	MOVOU  (SI), X0
 	MOVOU  16(SI), X1
 	MOVOU  32(SI), X2

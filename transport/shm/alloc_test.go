@@ -1,0 +1,267 @@
+package shm
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tideway-io/tideway/errs"
+	"github.com/tideway-io/tideway/internal/mem"
+	"github.com/tideway-io/tideway/internal/registry"
+	"github.com/tideway-io/tideway/internal/sys"
+	"github.com/tideway-io/tideway/internal/testenv"
+	"github.com/tideway-io/tideway/segment"
+	"github.com/tideway-io/tideway/topology"
+	"github.com/tideway-io/tideway/transport"
+)
+
+// TestLentForReading: what a peer is given for a buffer that it may only read
+// cannot be mapped to write, by no means, while the owner still writes.
+func TestLentForReading(t *testing.T) {
+	testenv.Leak(t)
+	e := start(t, options{})
+	b := e.must(e.alloc("b", 8192, segment.RemoteRead))
+	f := newFakeInitiator(t, e.engine)
+	m, fd := f.fetch(1)
+	if m.code != errs.OK || m.writable || m.size != 8192 || fd < 0 {
+		t.Fatalf("%+v and descriptor %d", m, fd)
+	}
+	defer sys.Close(fd)
+	if err := sized(fd, 8192, pageSeals|sys.SealFuture|sys.SealSeals); err != nil {
+		t.Error(err)
+	}
+	if _, _, err := mem.Map(fd, 8192, true); !errors.Is(err, unix.EPERM) {
+		t.Errorf("map it to write: %v, want %v", err, unix.EPERM)
+	}
+	p, unmap, err := mem.Map(fd, 8192, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unmap()
+	if err := unix.Mprotect(p, unix.PROT_READ|unix.PROT_WRITE); err == nil {
+		t.Error("a mapping to read was made one to write")
+	}
+	for name, err := range map[string]error{
+		"write": errorOf(unix.Pwrite(fd, []byte{1}, 0)), "shrink": unix.Ftruncate(fd, 0), "grow": unix.Ftruncate(fd, 1<<20),
+		"punch a hole":     unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, 4096),
+		"seal":             sys.Seal(fd, sys.SealShrink),
+		"open it to write": reopened(fd),
+	} {
+		if err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	b.Bytes()[5] = 77
+	if p[5] != 77 {
+		t.Error("the peer does not see what the owner writes")
+	}
+}
+
+func errorOf(_ int, err error) error { return err }
+
+// reopened tries to get a descriptor to write from one that a peer was given,
+// and to use it.
+func reopened(fd int) error {
+	name, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
+	if err != nil || !strings.Contains(name, "memfd:tideway-buffer") {
+		return errors.Join(err, errors.New(name))
+	}
+	again, err := unix.Open("/proc/self/fd/"+strconv.Itoa(fd), unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(again)
+	_, unmap, err := mem.Map(again, 4096, true)
+	if err == nil {
+		_ = unmap()
+	}
+	return err
+}
+
+// TestLentForWriting: the size stays whatever a peer tries, and no peer seals
+// the pages for the others.
+func TestLentForWriting(t *testing.T) {
+	e := start(t, options{})
+	b := e.must(e.alloc("b", 8192, segment.ReadWrite))
+	f := newFakeInitiator(t, e.engine)
+	m, fd := f.fetch(1)
+	if m.code != errs.OK || !m.writable || m.size != 8192 {
+		t.Fatalf("%+v", m)
+	}
+	defer sys.Close(fd)
+	for name, err := range map[string]error{
+		"shrink": unix.Ftruncate(fd, 0), "grow": unix.Ftruncate(fd, 1<<20), "seal": sys.Seal(fd, sys.SealFuture), "seal against writes": sys.Seal(fd, unix.F_SEAL_WRITE),
+	} {
+		if !errors.Is(err, unix.EPERM) {
+			t.Errorf("%s: %v, want %v", name, err, unix.EPERM)
+		}
+	}
+	b.Bytes()[8191] = 1 // it is there
+	if m, fd := f.fetch(2); m.code != errs.Revoked || fd != -1 {
+		t.Errorf("an allocation that is not: %+v and descriptor %d", m, fd)
+	}
+	if err := b.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if m, _ := receive(t, f.p); m.kind != kindRevoked || m.id != 1 {
+		t.Errorf("%+v, want that the allocation is revoked", m)
+	}
+	if m, fd := f.fetch(1); m.code != errs.Revoked || fd != -1 {
+		t.Errorf("an allocation that was freed: %+v and descriptor %d", m, fd)
+	}
+}
+
+// TestPartsOfOneAllocation: one memfd is lent for one kind of access, and once
+// what was written through it is closed it is lent no more.
+func TestPartsOfOneAllocation(t *testing.T) {
+	e, other := start(t, options{}), start(t, options{})
+	memory, free, err := e.tr.Alloc(1<<20, "cpu:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = free() })
+	part := func(at, n int, access segment.Access) *registry.Buffer {
+		t.Helper()
+		return e.must(e.reg.Register(t.Context(), registry.Registration{Bytes: memory[at : at+n], Access: access}))
+	}
+	ep := other.connect(e.card())
+	mapped := func(b *registry.Buffer) bool {
+		t.Helper()
+		got, code := ep.bind(b.Desc())
+		if code != errs.OK {
+			t.Fatal(code)
+		}
+		return got.allocation != 0
+	}
+	rw, ro, again := part(0, 5000, segment.ReadWrite), part(5000, 5000, segment.RemoteRead), part(10_000, 5000, segment.RemoteWrite)
+	if !mapped(rw) || mapped(ro) || !mapped(again) {
+		t.Errorf("mapped: %v, %v, %v; want the two that may be written", mapped(rw), mapped(ro), mapped(again))
+	}
+	data := pattern(5000, 1)
+	other.ok(other.do(ep, transport.Write, data, rw.Desc(), 0))
+	other.ok(other.do(ep, transport.Read, data, ro.Desc(), 0))
+	if err := rw.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !mapped(again) {
+		t.Error("a registration that lives lost its mapping")
+	}
+	third := part(0, 5000, segment.ReadWrite)
+	if mapped(third) {
+		t.Error("memory that a peer may still write is lent again")
+	}
+	other.ok(other.do(ep, transport.Write, pattern(5000, 2), third.Desc(), 0))
+	if err := verify(third.Bytes(), 2); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestUnmappedWhenRevoked: a peer gives the pages back when the last buffer in
+// them is closed, also when it closes while they are asked for.
+func TestUnmappedWhenRevoked(t *testing.T) {
+	e, other := start(t, options{}), start(t, options{})
+	ep := other.connect(e.card())
+	count := func() int {
+		ep.mu.Lock()
+		defer ep.mu.Unlock()
+		return len(ep.mu.mappings)
+	}
+	for range 50 {
+		b := e.must(e.alloc("b", 1<<20, segment.ReadWrite))
+		tags := other.post(ep, transport.Slice{Op: transport.Write, Local: make([]byte, 10), Buffer: b.Desc()})
+		if err := b.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if c := other.await(tags...)[0]; c.Code != errs.OK && c.Code != errs.Revoked {
+			t.Error(c.Code)
+		}
+	}
+	testenv.Eventually(t, 5*time.Second, func() bool { return count() == 0 }, "all are unmapped")
+	text, err := os.ReadFile("/proc/self/maps")
+	if n := strings.Count(string(text), "memfd:tideway-buffer"); n != 0 || err != nil {
+		t.Errorf("%d mappings are left, %v", n, err)
+	}
+}
+
+// TestFullTable: buffers beyond the table's room go by another transport.
+func TestFullTable(t *testing.T) {
+	e, other := start(t, options{}), start(t, options{})
+	first := e.must(e.heap("first", 100, segment.ReadWrite))
+	e.tr.table.mu.next = tableSlots
+	b := e.must(e.heap("b", 100, segment.ReadWrite))
+	ep := other.connect(e.card())
+	if c := other.do(ep, transport.Read, make([]byte, 10), b.Desc(), 0); c.Code != errs.Unsupported {
+		t.Errorf("a buffer that is not in the table: %v, want unsupported", c.Code)
+	}
+	if err := first.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	second := e.must(e.heap("second", 100, segment.ReadWrite)) // in the place of the first
+	other.ok(other.do(ep, transport.Read, make([]byte, 10), second.Desc(), 0))
+	if c := other.do(ep, transport.Read, make([]byte, 10), first.Desc(), 0); c.Code != errs.Revoked {
+		t.Errorf("a buffer whose place is taken: %v, want revoked", c.Code)
+	}
+}
+
+// TestManyBuffers: an endpoint forgets some of them and goes on.
+func TestManyBuffers(t *testing.T) {
+	e, other := start(t, options{}), start(t, options{})
+	ep := other.connect(e.card())
+	b := e.must(e.heap("b", 100, segment.ReadWrite))
+	for range 2*maxBindings + 10 {
+		again := *b.Desc() // as a descriptor that was fetched anew has it
+		other.ok(other.do(ep, transport.Read, make([]byte, 10), &again, 0))
+	}
+	if n := len(ep.mu.bindings); n > maxBindings {
+		t.Errorf("%d buffers are remembered, the limit is %d", n, maxBindings)
+	}
+}
+
+func TestAllocRefuses(t *testing.T) {
+	e := start(t, options{})
+	for _, c := range []struct {
+		n    uint64
+		at   topology.Location
+		want error
+	}{{0, "cpu:0", errs.ErrInvalid}, {1 << 62, "", errs.ErrInvalid}, {4096, "cuda:0", errs.ErrUnsupported}, {1 << 40, topology.Any, nil}} {
+		p, free, err := e.tr.Alloc(c.n, c.at)
+		if !errors.Is(err, c.want) {
+			t.Errorf("Alloc(%d, %s): %v, want %v", c.n, c.at, err, c.want)
+		}
+		if err == nil {
+			p[len(p)-1] = 1
+			if err := errors.Join(free(), free()); err != nil {
+				t.Errorf("free, twice: %v", err)
+			}
+		}
+	}
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	low := limit
+	low.Cur = 3
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &low); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)
+	if _, _, err := e.tr.Alloc(4096, ""); !errors.Is(err, errs.ErrOverloaded) || !strings.Contains(err.Error(), "ulimit -n") {
+		t.Errorf("without descriptors: %v", err)
+	}
+}
+
+// TestNotForMemoryOfDevices: buffers that are no host memory are left alone.
+func TestNotForMemoryOfDevices(t *testing.T) {
+	e := start(t, options{})
+	for _, b := range []segment.Buffer{{Addr: 4096, Length: 10, Location: "cuda:0", Access: segment.ReadWrite}, {Length: 10, Location: topology.File, Access: segment.ReadWrite}} {
+		if attrs, err := e.tr.Register(context.Background(), &b); attrs != nil || err != nil {
+			t.Errorf("%s: %x, %v", b.Location, attrs, err)
+		}
+	}
+}
