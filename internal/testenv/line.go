@@ -1,9 +1,11 @@
 package testenv
 
 import (
+	"os"
 	"sync"
-	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -28,32 +30,41 @@ func (l *link) set(bitsPerSecond float64, delay time.Duration) {
 	l.rate, l.delay = bitsPerSecond/8, delay
 }
 
-// admit waits until the link's queue is short and returns how much may be read
-// at once, and the line's capacity: twice what is under way at this rate.
-func (l *link) admit(done <-chan struct{}) (chunk, capacity int) {
+// place is what a reader may do next on a link.
+type place struct {
+	chunk    int           // bytes to read at the most
+	capacity int           // bytes in the line: twice what is under way at this rate
+	late     time.Duration // how long it has waited beyond its turn
+}
+
+// admit waits until the link's queue is short.
+func (l *link) admit(s *sleeper, done <-chan struct{}) (p place, ok bool) {
 	for {
 		l.mu.Lock()
 		rate, delay, free := l.rate, l.delay, l.free
 		l.mu.Unlock()
 		if rate == 0 {
-			return chunkMax, lineMax
+			return place{chunkMax, lineMax, 0}, true
 		}
-		chunk = int(min(max(rate*chunkTime.Seconds(), 1500), chunkMax))
+		p.chunk = int(min(max(rate*chunkTime.Seconds(), 1500), chunkMax))
+		p.capacity = 2*int(rate*(delay+linkQueue).Seconds()) + 4*p.chunk
 		if time.Until(free) <= linkQueue {
-			return chunk, 2*int(rate*(delay+linkQueue).Seconds()) + 4*chunk
+			return p, true
 		}
-		if !sleepUntil(free.Add(-linkQueue), done) {
-			return chunk, 0
+		if !s.until(free.Add(-linkQueue), done) {
+			return p, false
 		}
+		p.late = max(-time.Until(free), 0)
 	}
 }
 
-// enter takes n bytes in and returns when they come out.
-func (l *link) enter(n int) time.Time {
+// enter takes n bytes in and returns when they come out. That a busy machine was
+// late to take them does not make the link slower.
+func (l *link) enter(n int, late time.Duration) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if now := time.Now(); l.free.Before(now) {
-		l.free = now
+	if start := time.Now().Add(-late); l.free.Before(start) {
+		l.free = start
 	}
 	if l.rate > 0 {
 		l.free = l.free.Add(time.Duration(float64(n) / l.rate * float64(time.Second)))
@@ -61,9 +72,16 @@ func (l *link) enter(n int) time.Time {
 	return l.free.Add(l.delay)
 }
 
-// sleepUntil sleeps until t to within some 0.1 ms, where a Go timer alone may be
-// a millisecond late. It returns false when done was closed first.
-func sleepUntil(t time.Time, done <-chan struct{}) bool {
+// sleeper sleeps to within some 0.1 ms, where a Go timer may be a millisecond
+// late: it waits for a timer of the kernel as for a socket, so that no processor
+// is held meanwhile. The zero value is ready; one goroutine uses it and closes it.
+type sleeper struct {
+	fd    int
+	timer *os.File
+}
+
+// until returns false when done was closed first.
+func (s *sleeper) until(t time.Time, done <-chan struct{}) bool {
 	if d := time.Until(t) - coarseness; d > 0 {
 		timer := time.NewTimer(d)
 		defer timer.Stop()
@@ -74,10 +92,33 @@ func sleepUntil(t time.Time, done <-chan struct{}) bool {
 		}
 	}
 	for d := time.Until(t); d > 0; d = time.Until(t) {
-		ts := syscall.NsecToTimespec(d.Nanoseconds())
-		syscall.Nanosleep(&ts, nil) // an interrupted one is tried again
+		if s.nap(d) != nil {
+			time.Sleep(d)
+		}
 	}
 	return true
+}
+
+// nap waits for the kernel's timer.
+func (s *sleeper) nap(d time.Duration) error {
+	if s.timer == nil {
+		fd, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
+		if err != nil {
+			return err
+		}
+		s.fd, s.timer = fd, os.NewFile(uintptr(fd), "timer")
+	}
+	if err := unix.TimerfdSettime(s.fd, 0, &unix.ItimerSpec{Value: unix.NsecToTimespec(d.Nanoseconds())}, nil); err != nil {
+		return err
+	}
+	_, err := s.timer.Read(make([]byte, 8))
+	return err
+}
+
+func (s *sleeper) close() {
+	if s.timer != nil {
+		s.timer.Close()
+	}
 }
 
 // chunk is a piece of a stream on its way, or its end.

@@ -243,12 +243,17 @@ func (c *proxyConn) forward() {
 // read takes bytes from who sends in dir, edits them and puts them on the line.
 func (c *proxyConn) read(dir Dir) {
 	line, link, src := c.lines[dir], &c.p.links[dir], c.ends[dir]
+	var clock sleeper
+	defer clock.close()
 	var own, all uint64
 	edit := editor{next: func(pos, n int) (Fault, int, bool) { return c.p.take(dir, c.id, own, all, pos, n) }}
 	for c.p.gate.wait(c.done) && c.gate.wait(c.done) {
-		size, capacity := link.admit(c.done)
+		turn, ok := link.admit(&clock, c.done)
+		if !ok {
+			return
+		}
 		buf := line.buffer()
-		n, err := src.Read(buf[:size])
+		n, err := src.Read(buf[:turn.chunk])
 		all = c.p.account(dir, n)
 		out, ends := edit.edit(buf[:n])
 		own += uint64(n)
@@ -262,7 +267,7 @@ func (c *proxyConn) read(dir Dir) {
 			out = slices.Clone(out)
 			line.recycle(buf)
 		}
-		ok := line.push(chunk{out, link.enter(n), ends}, capacity)
+		ok = line.push(chunk{out, link.enter(n, turn.late), ends}, turn.capacity)
 		if ends == Close && err == nil { // unread bytes would make a reset of it
 			io.Copy(io.Discard, src)
 		}
@@ -275,9 +280,11 @@ func (c *proxyConn) read(dir Dir) {
 // write takes bytes from the line when they are due.
 func (c *proxyConn) write(dir Dir) {
 	line, dst := c.lines[dir], c.ends[1-dir]
+	var clock sleeper
+	defer clock.close()
 	for {
 		k, ok := line.pop()
-		if !ok || !sleepUntil(k.due, c.done) || !c.p.gate.wait(c.done) || !c.gate.wait(c.done) {
+		if !ok || !clock.until(k.due, c.done) || !c.p.gate.wait(c.done) || !c.gate.wait(c.done) {
 			return
 		}
 		_, err := dst.Write(k.buf)
