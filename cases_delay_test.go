@@ -38,10 +38,6 @@ func TestB31FarPeer(t *testing.T) {
 			t.Errorf("%v: %.2f of the line, want half", op, share)
 		}
 	}
-	t.Logf("%v: %.2f Gb/s of 1", op, best)
-	if best < share && !testenv.Race {
-		t.Errorf("%v: %.0f%% of the line, want %.0f%%", op, best*100, share*100)
-	}
 }
 
 // TestB31VeryFarPeer has 25 MB under way, three times the window that rails begin
