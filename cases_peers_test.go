@@ -258,6 +258,56 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
+// TestB49ManyEngines opens and closes engines one after the other, each of which
+// writes to one that stays, in the ways that an engine can end.
+func TestB49ManyEngines(t *testing.T) {
+	n := 1000
+	if testing.Short() {
+		n = 50
+	}
+	owner := open(t, tideway.Config{})
+	alloc(t, owner, "kv", 1<<20, segment.ReadWrite)
+	p := make([]byte, 1<<20)
+	life := func(i int) {
+		e, err := tideway.Open(t.Context(), tideway.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		local := alloc(t, e, "", 1<<20, segment.ReadWrite)
+		_, kv := find(t, e, owner.Addr(), "kv")
+		b, err := e.Submit(t.Context(),
+			tideway.Request{Op: tideway.Write, Local: tideway.Bytes(p), Remote: kv.At(0)},
+			tideway.Request{Op: tideway.Read, Local: local.Range(0, 1<<20), Remote: kv.At(0)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i%3 == 0 {
+			if err := b.Wait(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if i%3 == 1 {
+			err = e.Shutdown(t.Context())
+		}
+		if err = errors.Join(err, e.Close()); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-b.Done():
+		default:
+			t.Fatalf("engine %d is closed and its batch is not done", i)
+		}
+		if err := b.Err(); err != nil && i%3 != 2 || err != nil && !errors.Is(err, tideway.ErrClosed) {
+			t.Fatalf("engine %d: %v", i, err)
+		}
+	}
+	life(0)
+	testenv.Leak(t)
+	for i := range n {
+		life(i)
+	}
+}
+
 func TestB33Drain(t *testing.T) {
 	const size = 64 << 20
 	tg := startTarget(t, spec{Buffers: []targetBuffer{{Name: "kv", Size: size, Access: segment.ReadWrite}}})
