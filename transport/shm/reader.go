@@ -1,3 +1,5 @@
+//go:build shm
+
 package shm
 
 import (

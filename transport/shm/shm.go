@@ -1,3 +1,5 @@
+//go:build shm
+
 // Package shm moves bytes between processes of one user on one host, without a
 // network in between.
 //
