@@ -271,13 +271,12 @@ func (e *Engine) end() error {
 	e.state.CompareAndSwap(stateOpen, stateClosed)
 	e.state.CompareAndSwap(stateDraining, stateClosed)
 	e.admission.close(errClosed)
-	var failed []error
 	if e.listener != nil {
-		failed = append(failed, e.unpublish(context.Background()))
 		e.listener.Stop()
 	}
 	e.stop()
 	e.peers.close()
+	failed := []error{e.unpublish(context.Background())} // transfers do not wait for the store
 	e.work.Lock()
 	e.work.closed = true
 	e.work.Unlock()

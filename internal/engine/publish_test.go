@@ -203,3 +203,35 @@ func TestSilentStore(t *testing.T) {
 		t.Errorf("shut down: %v; is the name gone: %v", err, s.published(t, "n") == nil)
 	}
 }
+
+// TestCloseBeforeTheStoreAnswers: Close ends transfers first; the store, which is
+// silent, is asked to forget the name after that.
+func TestCloseBeforeTheStoreAnswers(t *testing.T) {
+	s, f := newShop(), &fake{}
+	e := openFake(t, f, &network{}, inStore(s, "n"))
+	s.describe(t, peerDesc("b:1", 7))
+	_, kv := lookUp(t, e, "b")
+	b := e.NewBatch()
+	add(t, b, writes(1, kv)...)
+	b.Seal()
+	holding(t, f, 1)
+	gate := make(chan struct{})
+	s.do(func(context.Context, string) error { <-gate; return nil })
+	if _, err := e.Alloc(4096, Registration{Name: "kv", Access: segment.ReadWrite}); err != nil { // its publication hangs, too
+		t.Fatal(err)
+	}
+	closed := make(chan error, 1)
+	go func() { closed <- e.Close() }()
+	if err := done(t, b); !errors.Is(err, errs.ErrClosed) {
+		t.Errorf("the transfer in flight: %v, want closed", err)
+	}
+	select {
+	case err := <-closed:
+		t.Errorf("Close returned %v before the store answered", err)
+	default:
+	}
+	close(gate)
+	if err := <-closed; err != nil || s.published(t, "n") != nil {
+		t.Errorf("close: %v; is the name gone: %v", err, s.published(t, "n") == nil)
+	}
+}
