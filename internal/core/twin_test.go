@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tideway-io/tideway/errs"
+	"github.com/tideway-io/tideway/internal/testenv"
 	"github.com/tideway-io/tideway/transport"
 )
 
@@ -488,25 +489,30 @@ func (w *twin) empty() error {
 	return nil
 }
 
+// TestTwin plays the same worlds each time, so that a failure is one of the
+// change at hand; TestSoakTwin looks for new ones.
 func TestTwin(t *testing.T) {
-	n := 400
+	n := uint64(400)
 	if testing.Short() {
 		n = 100
 	}
-	seed := uint64(0)
-	check := func(seed uint64) bool {
+	for seed := range n {
 		if err := newTwin(t, seed).run(); err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+	}
+}
+
+func TestSoakTwin(t *testing.T) {
+	testenv.NeedSoak(t)
+	check := func(seed uint64) bool {
+		err := newTwin(t, seed).run()
+		if err != nil {
 			t.Logf("seed %d: %v", seed, err)
-			return false
 		}
-		return true
+		return err == nil
 	}
-	for ; seed < 50; seed++ { // always the same ones
-		if !check(seed) {
-			t.FailNow()
-		}
-	}
-	if err := quick.Check(check, &quick.Config{MaxCount: n}); err != nil {
+	if err := quick.Check(check, &quick.Config{MaxCount: 10_000}); err != nil {
 		t.Error(err)
 	}
 }
