@@ -23,6 +23,8 @@ const (
 	Up                          // has an endpoint
 	Draining                    // its endpoint is closing with slices outstanding
 	Resting                     // waits after a failure before the next attempt
+
+	vacant // the slot of no path
 )
 
 // String returns the word used in snapshots.
@@ -257,7 +259,7 @@ func (s *Shard) advance(now Time, pi uint32, out *Actions) {
 			return
 		}
 		if p.gone {
-			p.next, s.freePath = s.freePath, pi
+			s.vacate(pi)
 			return
 		}
 		if p.rest.Resting(int64(now)) {
@@ -274,6 +276,15 @@ func (s *Shard) advance(now Time, pi uint32, out *Actions) {
 		}
 	case Up:
 		s.work(now, pi, out)
+	}
+}
+
+// vacate frees the slot of a path that is gone and quiet, once: one that waits
+// for a slice slot is still listed there, and comes by again when it has had it.
+func (s *Shard) vacate(pi uint32) {
+	if p := &s.paths[pi]; !p.starved && p.state != vacant {
+		p.state = vacant
+		p.next, s.freePath = s.freePath, pi
 	}
 }
 

@@ -474,7 +474,10 @@ func (w *twin) empty() error {
 	}
 	var info PathInfo
 	for _, p := range w.paths {
-		if !w.s.Path(w.now, p.id, &info) || info.Queued != 0 || info.InFlight != 0 {
+		if !w.s.Path(w.now, p.id, &info) {
+			return fmt.Errorf("path %#x, which was not removed, is gone", p.id)
+		}
+		if info.Queued != 0 || info.InFlight != 0 {
 			return fmt.Errorf("path %#x is left with %+v", p.id, info)
 		}
 		for _, r := range info.Rails {
@@ -485,6 +488,13 @@ func (w *twin) empty() error {
 	}
 	if w.s.sliceCount != 0 || w.s.NextWake() != Never {
 		return fmt.Errorf("%d slices left, next wake %d", w.s.sliceCount, w.s.NextWake())
+	}
+	free := 0
+	for pi := w.s.freePath; pi != 0 && free <= len(w.s.paths); pi = w.s.paths[pi].next {
+		free++
+	}
+	if used := len(w.s.paths) - 1 - free; used != len(w.paths) {
+		return fmt.Errorf("%d of %d slots are taken for %d paths", used, len(w.s.paths)-1, len(w.paths))
 	}
 	return nil
 }
@@ -499,6 +509,16 @@ func TestTwin(t *testing.T) {
 	for seed := range n {
 		if err := newTwin(t, seed).run(); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
+		}
+	}
+	for _, found := range []struct {
+		seed uint64
+		what string
+	}{
+		{8573880966146451, "a path removed while it waited for a slice slot was freed twice"},
+	} {
+		if err := newTwin(t, found.seed).run(); err != nil {
+			t.Errorf("seed %d, %s: %v", found.seed, found.what, err)
 		}
 	}
 }
