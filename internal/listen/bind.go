@@ -13,6 +13,16 @@ import (
 	"github.com/tideway-io/tideway/topology"
 )
 
+// Bind listens on a host:port for a server that is no engine. The errors are
+// those of Open.
+func Bind(ctx context.Context, addr string) (net.Listener, error) {
+	l, _, err := bind(ctx, &Options{Listen: addr})
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
 // bind listens on what opts.Listen says and returns the address that is bound.
 func bind(ctx context.Context, opts *Options) (*net.TCPListener, netip.AddrPort, error) {
 	host, port, err := ParseAddr(opts.Listen, 0)
