@@ -40,16 +40,18 @@ func newRoot(c *console) *cobra.Command {
 	root.SetOut(c.out)
 	root.SetErr(c.err)
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(newServe(c), newPut(c), newGet(c), newLs(c), newStat(c), newBench(c), newDemo(c), newVersion(c))
+	root.AddCommand(newServe(c), newPut(c), newGet(c), newLs(c), newStat(c), newBench(c), newDemo(c), newMetadata(c), newVersion(c))
 	strict(root)
-	for _, cmd := range root.Commands() {
-		completeFlags(cmd)
-	}
+	completeFlags(root)
 	return root
 }
 
-// completeFlags lets shells complete the values of flags that hold words.
+// completeFlags lets shells complete the values of flags that hold words, of cmd
+// and its sub-commands.
 func completeFlags(cmd *cobra.Command) {
+	for _, sub := range cmd.Commands() {
+		completeFlags(sub)
+	}
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		var words []string
 		if v, ok := f.Value.(interface{ words() []string }); ok {

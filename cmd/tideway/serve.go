@@ -25,7 +25,7 @@ type serve struct {
 	memory     []string
 	files      []string
 	access     choiceFlag
-	readyFile  string
+	readyFile  readyFile
 	grace      time.Duration
 	putTimeout time.Duration
 	untilEOF   bool
@@ -55,7 +55,7 @@ func newServe(c *console) *cobra.Command {
 	f.StringArrayVar(&s.memory, "memory", nil, "offer SIZE bytes of zeroed memory as NAME (repeatable)")
 	f.StringArrayVar(&s.files, "file", nil, "offer the file at PATH as NAME (repeatable)")
 	f.Var(&s.access, "access", "what others may do (default rw for memory, ro for files)")
-	f.StringVar(&s.readyFile, "ready-file", "", "write the address to this file once others can connect, remove it at the end")
+	f.StringVar((*string)(&s.readyFile), "ready-file", "", "write the address to this file once others can connect, remove it at the end")
 	f.DurationVar(&s.grace, "grace", 10*time.Second, "time for transfers to end after a signal")
 	f.DurationVar(&s.putTimeout, "put-timeout", time.Minute, "give up a put that writes nothing for so long")
 	f.DurationVar(&s.cfg.StallTimeout, "stall-timeout", 10*time.Second, "give up on a peer that is connected and silent for so long")
@@ -69,7 +69,7 @@ func (s *serve) run(ctx context.Context) error {
 	if len(s.memory)+len(s.files) == 0 {
 		return usagef("nothing to serve: want --memory NAME=SIZE or --file NAME=PATH")
 	}
-	if err := s.unready(); err != nil {
+	if err := s.readyFile.remove(); err != nil {
 		return err
 	}
 	log := logger(s.c.err, s.verbose)
@@ -93,7 +93,7 @@ func (s *serve) run(ctx context.Context) error {
 	if err := s.announce(e, d); err != nil {
 		return err
 	}
-	defer s.unready()
+	defer s.readyFile.remove()
 	return s.work(ctx, e, d)
 }
 
@@ -200,13 +200,7 @@ func (s *serve) announce(e *tideway.Engine, d *desk) error {
 	if err := s.print(v, d); err != nil {
 		return err
 	}
-	if s.readyFile == "" {
-		return nil
-	}
-	if err := writeFile(s.readyFile, e.Addr()+"\n"); err != nil {
-		return fmt.Errorf("--ready-file: %w", err)
-	}
-	return nil
+	return s.readyFile.write(e.Addr())
 }
 
 func (s *serve) print(v serving, d *desk) error {
@@ -238,18 +232,6 @@ func (s *serve) firstName() string {
 func exposed(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	return err != nil || host != "localhost" && !net.ParseIP(host).IsLoopback()
-}
-
-// unready removes the ready file, at the start and at the end: it is there only
-// while others can connect.
-func (s *serve) unready() error {
-	if s.readyFile == "" {
-		return nil
-	}
-	if err := os.Remove(s.readyFile); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("--ready-file: %w", err)
-	}
-	return nil
 }
 
 // writeFile makes a file appear under its name with its whole content.
