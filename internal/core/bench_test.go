@@ -38,7 +38,9 @@ func (l *loop) drain() (slices int) {
 		l.done = l.done[:0]
 		for _, p := range l.out.Posts {
 			for i := range p.Slices {
-				l.done = append(l.done, transport.Completion{Tag: p.Slices[i].Tag})
+				for k := range max(p.Slices[i].Run, 1) {
+					l.done = append(l.done, transport.Completion{Tag: p.Slices[i].Tag + transport.Tag(k)})
+				}
 			}
 		}
 		l.out.Reset()
@@ -49,6 +51,20 @@ func (l *loop) drain() (slices int) {
 		l.now += 1000
 		l.s.Completed(l.now, l.done, &l.out)
 	}
+}
+
+// gather makes runs of the transfers.
+func (l *loop) gather() {
+	runs := l.ts[:0]
+	for at := 0; at < len(l.ts); at += RunLen {
+		t := l.ts[at]
+		t.Lengths = make([]uint32, min(RunLen, len(l.ts)-at))
+		for i := range t.Lengths {
+			t.Lengths[i] = uint32(t.Length)
+		}
+		runs = append(runs, t)
+	}
+	l.ts = runs
 }
 
 func (l *loop) submit() {
@@ -92,11 +108,32 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 		length uint64
 		rails  int
 	}{{1, 4096, 1}, {128, 4096, 2}, {8, 64 << 20, 1}, {2, 64 << 20, 4}} {
-		l := newLoop(c.batch, c.length, c.rails)
-		cycle := func() { l.submit(); l.drain() }
-		cycle()
-		if n := testing.AllocsPerRun(50, cycle); n != 0 {
-			t.Errorf("%d transfers of %d bytes on %d rails: %v allocations, want 0", c.batch, c.length, c.rails, n)
+		for _, runs := range []bool{false, true} {
+			l := newLoop(c.batch, c.length, c.rails)
+			if runs {
+				l.gather()
+			}
+			cycle := func() { l.submit(); l.drain() }
+			cycle()
+			if n := testing.AllocsPerRun(50, cycle); n != 0 {
+				t.Errorf("%d transfers of %d bytes on %d rails, in runs %v: %v allocations, want 0", c.batch, c.length, c.rails, runs, n)
+			}
 		}
+	}
+}
+
+func BenchmarkRun(b *testing.B) {
+	for _, batch := range []int{16, 64, 128, 1024} {
+		b.Run(fmt.Sprintf("batch=%d", batch), func(b *testing.B) {
+			l := newLoop(batch, 4096, 1)
+			l.gather()
+			b.ReportAllocs()
+			slices := 0
+			for b.Loop() {
+				l.submit()
+				slices += l.drain()
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(slices), "ns/slice")
+		})
 	}
 }

@@ -96,6 +96,10 @@ type Transfer struct {
 	Length   uint64          // bytes; 0 ends well as soon as a path is connected
 	Offset   uint64          // first byte in the target's buffer, for alignment
 	Deadline Time            // 0: none
+	// Lengths, if set, makes it a run of up to RunLen transfers that differ only
+	// in their lengths, which are these, and in their owners, which count up from
+	// Owner. Length and Offset mean nothing then. The ids count up like the owners.
+	Lengths []uint32
 }
 
 // Slice is one piece of a transfer to be posted.
@@ -108,6 +112,9 @@ type Slice struct {
 	Class  transport.Class
 	Rail   uint8 // index into the rails that Connected gave
 	Retry  uint8 // how often bytes of it were tried before
+	// Run, if not 0, says that it stands for so many slices, each a whole transfer,
+	// whose tags and owners count up from these; Length means nothing then.
+	Run uint8
 }
 
 // Actions is what the caller must do, in this order: Posts, Cancels, Close,
@@ -159,6 +166,9 @@ type End struct {
 	Retryable bool // the same request may succeed if submitted again
 	Err       error
 	Attempts  []Attempt // failed tries, oldest first; the receiver owns it
+	// Run, if not 0, says that so many transfers have ended, well and without a
+	// failed try, whose owners count up from Owner. Bytes is that of all.
+	Run int
 }
 
 // Attempt is one failed try of a transfer.

@@ -65,7 +65,6 @@ func (s *Shard) turn(f *flow, ti uint32, cost uint64) {
 	i := t.queuedIn
 	g := &s.groups[i]
 	g.served += cost
-	over := g.served >= s.cfg.SmallBytes
 	if t.again == 0 && t.issued == t.length {
 		last := g.head == g.tail
 		if s.dequeue(ti); last {
@@ -75,7 +74,12 @@ func (s *Shard) turn(f *flow, ti uint32, cost uint64) {
 		s.part(g, ti)
 		s.join(g, ti, false)
 	}
-	if over && f.head != f.tail {
+	s.rotate(f, i)
+}
+
+// rotate puts a group that has had its turn behind the others of its flow.
+func (s *Shard) rotate(f *flow, i uint32) {
+	if g := &s.groups[i]; g.served >= s.cfg.SmallBytes && f.head != f.tail {
 		g.served = 0
 		s.unlinkGroup(f, i)
 		s.linkGroup(f, i, false)

@@ -160,13 +160,20 @@ func (s *Shard) dislodge(now Time, pi uint32, v verdict, a Attempt, out *Actions
 // empty takes all transfers out of a flow and returns them as a list, so that
 // those that are put back keep their order.
 func (s *Shard) empty(pi uint32, f int) (first uint32) {
-	flow := &s.paths[pi].flows[f]
-	at := &first
+	flow, last := &s.paths[pi].flows[f], uint32(0)
 	for flow.n > 0 {
 		ti := s.groups[flow.head].head
+		if ri := s.transfers[ti].run; ri != 0 {
+			s.scatter(ri)
+			continue
+		}
 		s.dequeue(ti)
-		*at, at = ti, &s.transfers[ti].qnext
-		*at = 0
+		if s.transfers[ti].qnext = 0; last == 0 {
+			first = ti
+		} else {
+			s.transfers[last].qnext = ti
+		}
+		last = ti
 	}
 	return first
 }

@@ -27,6 +27,22 @@ type flow struct {
 	vtime      uint64 // compared by difference, so that it may wrap
 }
 
+// flowFor returns the flow of a transfer.
+func (s *Shard) flowFor(c transport.Class, length uint64) uint8 {
+	if length <= s.cfg.SmallBytes {
+		return flowOf(c, rail.Small)
+	}
+	return flowOf(c, rail.Bulk)
+}
+
+// width is how many transfers wait where t does: itself, or the run that it leads.
+func (s *Shard) width(t *transfer) int {
+	if t.run == 0 {
+		return 1
+	}
+	return bits.OnesCount64(s.runs[t.run].waiting)
+}
+
 // flowOf returns the flow of a class and kind.
 func flowOf(c transport.Class, k rail.Kind) uint8 { return uint8(c)*2 + uint8(k) }
 
@@ -54,7 +70,7 @@ func (s *Shard) enqueue(pi, ti uint32, front bool) {
 	t.queued, t.queuedOn, t.queuedIn = true, pi, gi
 	s.join(&s.groups[gi], ti, front)
 	f.n++
-	p.queued++
+	p.queued += s.width(t)
 }
 
 // dequeue takes transfer ti out of the queue that it is in, if any.
@@ -71,7 +87,7 @@ func (s *Shard) dequeue(ti uint32) {
 	}
 	t.queued = false
 	f.n--
-	p.queued--
+	p.queued -= s.width(t)
 	if f.n == 0 {
 		p.backlog &^= 1 << t.flow
 	}
@@ -124,6 +140,9 @@ func (s *Shard) issue(now Time, pi uint32, f uint8, room rail.Kind, out *Actions
 	p := &s.paths[pi]
 	ti := s.groups[p.flows[f].head].head
 	t := &s.transfers[ti]
+	if t.run != 0 {
+		return s.issueRun(now, pi, ti, f, room, out)
+	}
 	if t.length == 0 {
 		s.dequeue(ti)
 		t.endedOn = p.id
@@ -145,25 +164,34 @@ func (s *Shard) issue(now Time, pi uint32, f uint8, room rail.Kind, out *Actions
 	}
 	i := s.cut(t, ti, n)
 	if i == 0 {
-		if !p.starved {
-			p.starved = true
-			s.starving = append(s.starving, pi)
-		}
-		return false
+		return s.slot(pi)
 	}
 	sl := &s.slices[i]
 	sl.start = now
 	sl.path, sl.rail, sl.kind, sl.try = pi, uint8(r), kindOf(f), t.try
 	s.link(t, i)
-	p.rails.At(r).Start(int64(now), n, sl.kind)
+	p.rails.At(r).Start(int64(now), n, 1, sl.kind)
 	p.live++
 	p.vnow = p.flows[f].vtime
 	p.flows[f].vtime += (n + frameBytes) << costShift[f/2]
 	s.turn(&p.flows[f], ti, n+frameBytes)
 	o := grow(&out.slices)
 	o.Tag, o.Owner, o.Offset, o.Length = s.tag(i), t.owner, sl.offset, n
-	o.Op, o.Class, o.Rail, o.Retry = t.op, t.class, sl.rail, sl.retry
+	o.Op, o.Class, o.Rail, o.Retry, o.Run = t.op, t.class, sl.rail, sl.retry, 0
 	return true
+}
+
+// slot reports whether there is room for another slice; if not, path pi is let
+// on when there is.
+func (s *Shard) slot(pi uint32) bool {
+	if !s.full() {
+		return true
+	}
+	if p := &s.paths[pi]; !p.starved {
+		p.starved = true
+		s.starving = append(s.starving, pi)
+	}
+	return false
 }
 
 // cut takes the first n bytes that t has left to issue and returns their slot,

@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/tideway-io/tideway/errs"
-	"github.com/tideway-io/tideway/internal/core/rail"
 	"github.com/tideway-io/tideway/transport"
 )
 
@@ -17,11 +16,12 @@ type Shard struct {
 	slices    []slice
 	paths     []path
 	groups    []group
+	runs      []run
 	buckets   [buckets]uint32 // the first group of each chain
 
-	freeTransfer, freeSlice, freePath, freeGroup uint32
-	sliceCount                                   int // slots taken
-	live                                         int // slices in flight
+	freeTransfer, freeSlice, freePath, freeGroup, freeRun uint32
+	sliceCount                                            int // slots taken
+	live                                                  int // slices in flight
 
 	timers   timers
 	touched  []uint32 // paths that this event concerns
@@ -32,19 +32,27 @@ type Shard struct {
 func NewShard(cfg Config) *Shard {
 	return &Shard{
 		cfg: cfg.withDefaults(), transfers: make([]transfer, 1), slices: make([]slice, 1), paths: make([]path, 1), groups: make([]group, 1),
+		runs: make([]run, 1),
 	}
 }
 
-// Submit takes transfers in and sets ids[i] for each ts[i]; ids must be as long
-// as ts. Each ends exactly once, possibly in this call.
+// Submit takes transfers in and sets ids[i] for each ts[i], or for its first; ids
+// must be as long as ts. Each ends exactly once, possibly in this call.
 func (s *Shard) Submit(now Time, ts []Transfer, ids []TransferID, out *Actions) {
 	for i := range ts {
-		ids[i] = s.submit(now, &ts[i], out)
+		if n := len(ts[i].Lengths); n > 0 {
+			ids[i] = s.submitRun(now, &ts[i], out)
+			continue
+		}
+		ti := s.take(&ts[i])
+		ids[i] = s.transferID(ti)
+		s.begin(now, ti, ts[i].Deadline, out)
 	}
 	s.flush(now, out)
 }
 
-func (s *Shard) submit(now Time, in *Transfer, out *Actions) TransferID {
+// take makes the record of a transfer.
+func (s *Shard) take(in *Transfer) uint32 {
 	ti := s.newTransfer()
 	t := &s.transfers[ti]
 	gen := t.gen + 1
@@ -52,29 +60,35 @@ func (s *Shard) submit(now Time, in *Transfer, out *Actions) TransferID {
 	t.owner, t.op, t.class = in.Owner, in.Op, min(in.Class, classes-1)
 	t.length, t.offset, t.group = in.Length, in.Offset, in.Group
 	t.ladder, t.rungs = in.Ladder, min(in.Rungs, Rungs)
-	kind := rail.Bulk
-	if in.Length <= s.cfg.SmallBytes {
-		kind = rail.Small
-	}
-	t.flow = flowOf(t.class, kind)
-	id := s.transferID(ti)
-	if in.Deadline != 0 {
-		if in.Deadline <= now {
+	t.flow = s.flowFor(t.class, t.length)
+	return ti
+}
+
+// begin lets a new transfer wait for a path, or ends it.
+func (s *Shard) begin(now Time, ti uint32, deadline Time, out *Actions) {
+	if deadline != 0 {
+		if deadline <= now {
 			s.fail(ti, Attempt{Code: errs.Deadline}, out)
-			return id
+			return
 		}
-		s.setTimer(transferRef(ti), in.Deadline)
+		s.setTimer(transferRef(ti), deadline)
 	}
 	if !s.place(now, ti, false) {
 		s.fail(ti, Attempt{Code: errs.Unreachable, Err: errNoPath}, out)
 	}
-	return id
 }
 
 // Completed takes the completions of slices of this shard.
 func (s *Shard) Completed(now Time, done []transport.Completion, out *Actions) {
-	for i := range done {
+	for i := 0; i < len(done); {
+		if done[i].Tag&itemSlot != 0 {
+			if n := s.completeRun(now, done[i:], out); n > 0 {
+				i += n
+				continue
+			}
+		}
 		s.complete(now, &done[i], out)
+		i++
 	}
 	s.flush(now, out)
 }
@@ -117,7 +131,7 @@ func (s *Shard) silent(now Time, pi uint32, a Attempt, out *Actions) {
 func (s *Shard) release(now Time, t *transfer, p *path, i uint32, served bool) {
 	sl := &s.slices[i]
 	s.unlink(t, i)
-	p.rails.At(int(sl.rail)).Done(sl.length, sl.kind, served, int64(now-sl.start))
+	p.rails.At(int(sl.rail)).Done(sl.length, 1, sl.kind, served, int64(now-sl.start))
 	p.live--
 	s.touch(sl.path)
 }
@@ -186,11 +200,14 @@ func (s *Shard) Tick(now Time, out *Actions) {
 	for len(s.timers.heap) > 0 && s.timers.heap[0].at <= now {
 		ref := s.timers.heap[0].ref
 		s.clearTimer(ref)
-		if ref&1 == 0 {
+		switch {
+		case ref&1 != 0:
+			s.touch(ref >> 1)
+		case s.transfers[ref>>1].run != 0:
+			s.expire(s.transfers[ref>>1].run, out)
+		default:
 			s.cancel(ref>>1, errs.Deadline, out)
-			continue
 		}
-		s.touch(ref >> 1)
 	}
 	s.flush(now, out)
 }

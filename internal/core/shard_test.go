@@ -387,3 +387,55 @@ func TestEveryCodeHasARule(t *testing.T) {
 		}
 	}
 }
+
+// TestRunsBeyondTags: runs that a tag cannot name are transfers from the start.
+func TestRunsBeyondTags(t *testing.T) {
+	s, id := up(t, Config{})
+	s.runs = make([]run, maxRuns)
+	in := Transfer{Owner: 7, Op: transport.Read, Rungs: 1, Ladder: [Rungs]PathID{id}, Lengths: []uint32{1, 2, 3}}
+	var ids [2]TransferID
+	var out Actions
+	s.Submit(0, []Transfer{in}, ids[:1], &out)
+	if len(out.Posts) != 1 || len(out.Posts[0].Slices) != 3 || out.Posts[0].Slices[2].Run != 0 {
+		t.Fatalf("%+v, want three slices", out.Posts)
+	}
+	var done []transport.Completion
+	for _, sl := range out.Posts[0].Slices {
+		done = append(done, transport.Completion{Tag: sl.Tag})
+	}
+	out.Reset()
+	s.Cancel(0, ids[0]+1, errs.Canceled, &out)
+	if len(out.Cancels) != 1 || out.Cancels[0].Tags[0] != done[1].Tag {
+		t.Errorf("cancelled %+v, want the second", out.Cancels)
+	}
+	s.Completed(0, done, &out)
+	if len(out.Ends) != 3 || out.Ends[0].Owner != 7 || out.Ends[1].Code != errs.Canceled || out.Fault != "" {
+		t.Errorf("ended %+v, fault %q", out.Ends, out.Fault)
+	}
+	if s.freeRun != maxRuns || s.sliceCount != 0 {
+		t.Errorf("run %d is free, %d slices are left", s.freeRun, s.sliceCount)
+	}
+}
+
+// TestRunFaults: the tag of one that has completed, or never was, is a fault.
+func TestRunFaults(t *testing.T) {
+	s, id := up(t, Config{})
+	var ids [1]TransferID
+	var out Actions
+	s.Submit(0, []Transfer{{Op: transport.Read, Rungs: 1, Ladder: [Rungs]PathID{id}, Lengths: []uint32{1, 2}}}, ids[:], &out)
+	tag := out.Posts[0].Slices[0].Tag
+	s.Completed(0, []transport.Completion{{Tag: tag}}, &out)
+	for _, bad := range []transport.Tag{tag, tag + 2, tag + RunLen, tag ^ 1<<slotBits, tag | 1<<(slotBits-2)} {
+		out.Reset()
+		s.Completed(0, []transport.Completion{{Tag: bad}}, &out)
+		if out.Fault == "" || len(out.Ends) != 0 {
+			t.Errorf("tag %#x of a run at %#x: fault %q, ends %+v", bad, tag, out.Fault, out.Ends)
+		}
+	}
+	out.Reset()
+	s.Completed(0, []transport.Completion{{Tag: tag + 1}}, &out)
+	s.Cancel(0, ids[0]+1, errs.Canceled, &out)
+	if len(out.Ends) != 1 || out.Fault != "" {
+		t.Errorf("ends %+v, fault %q, want the end of the second", out.Ends, out.Fault)
+	}
+}

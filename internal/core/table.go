@@ -34,6 +34,7 @@ type slice struct {
 	sums           uint8 // checksum mismatches of this range
 	kind           rail.Kind
 	live           bool
+	item           uint32 // 1 + the item of a run whose tag it has; 0: its own
 }
 
 // transfer is a transfer that has not ended.
@@ -62,6 +63,8 @@ type transfer struct {
 	code               errs.Code
 	endedOn            PathID
 	retries            int
+	run                uint32 // that it leads, 0: none
+	item               uint32 // 1 + the item of a run that it was, 0: none
 	err                error
 	attempts           []Attempt
 }
@@ -96,6 +99,11 @@ func (s *Shard) newSlice() uint32 {
 	if s.full() {
 		return 0
 	}
+	return s.takeSlice()
+}
+
+// takeSlice returns a free slot although the table may be full.
+func (s *Shard) takeSlice() uint32 {
 	s.sliceCount++
 	if i := s.freeSlice; i != 0 {
 		s.freeSlice = s.slices[i].next
@@ -109,7 +117,7 @@ func (s *Shard) newSlice() uint32 {
 // go: no completion would come to make room, and the ranges that fill the table
 // may wait behind it.
 func (s *Shard) full() bool {
-	return s.sliceCount >= s.cfg.MaxSlices && s.live > 0 || s.sliceCount >= 1<<slotBits-1
+	return s.sliceCount >= s.cfg.MaxSlices && s.live > 0 || s.sliceCount >= itemSlot-1
 }
 
 func (s *Shard) dropSlice(i uint32) {
@@ -119,12 +127,26 @@ func (s *Shard) dropSlice(i uint32) {
 }
 
 func (s *Shard) tag(i uint32) transport.Tag {
+	if item := s.slices[i].item; item != 0 {
+		return s.itemTag(item - 1)
+	}
 	return transport.Tag(s.cfg.Shard)<<(slotBits+genBits) | transport.Tag(s.slices[i].gen)<<slotBits | transport.Tag(i)
 }
 
-// sliceOf returns the slot of a slice in flight, or 0.
+// sliceOf returns the slot of a slice in flight, or 0. One that was posted as
+// part of a run becomes one that can be dealt with alone.
 func (s *Shard) sliceOf(t transport.Tag) uint32 {
-	i := uint32(t & (1<<slotBits - 1))
+	if t&itemSlot != 0 {
+		ri, i := s.itemOf(t)
+		if ri == 0 {
+			return 0
+		}
+		if s.runs[ri].alone>>i&1 == 0 {
+			s.single(ri, i)
+		}
+		return s.transfers[s.runs[ri].cell[i]].liveHead
+	}
+	i := uint32(t & (itemSlot - 1))
 	if int(i) >= len(s.slices) || !s.slices[i].live || s.tag(i) != t {
 		return 0
 	}
@@ -148,10 +170,28 @@ func (s *Shard) transferID(i uint32) TransferID {
 // generation is odd while the slot is in use.
 func (s *Shard) transferOf(id TransferID) uint32 {
 	i, gen := uint32(id), uint32(id>>32)
+	if i&itemID != 0 {
+		return s.itemTransfer(i&^itemID, gen)
+	}
 	if int(i) >= len(s.transfers) || gen&1 == 0 || s.transfers[i].gen != gen {
 		return 0
 	}
 	return i
+}
+
+// itemTransfer is transferOf for the id of one in a run.
+func (s *Shard) itemTransfer(item, gen uint32) uint32 {
+	ri, i := item>>runShift, int(item%RunLen)
+	if int(ri) >= len(s.runs) || gen&1 == 0 || s.runs[ri].gen != gen {
+		return 0
+	}
+	switch r := &s.runs[ri]; {
+	case r.alone>>i&1 != 0:
+		return r.cell[i]
+	case (r.waiting|r.flying)>>i&1 != 0:
+		return s.single(ri, i)
+	}
+	return 0
 }
 
 const pathSlotBits = 20
@@ -196,6 +236,11 @@ func (s *Shard) unlink(t *transfer, i uint32) {
 	t.live--
 	s.live--
 	sl.live = false
+	if sl.item != 0 {
+		item := sl.item - 1
+		s.runs[item>>runShift].flying &^= 1 << (item % RunLen)
+		sl.item = 0
+	}
 	sl.gen = (sl.gen + 1) & (1<<genBits - 1)
 }
 

@@ -138,6 +138,8 @@ func (p *player) do(lines []string) error {
 		p.names[p.paths[words[1]]] = words[1]
 	case "submit":
 		return p.submit(lines)
+	case "run":
+		return p.run(words, opts)
 	case "connected":
 		rails := make([]RailSpec, max(1, int(size(opts["rails"]))))
 		for i := range rails {
@@ -224,6 +226,31 @@ func (p *player) submit(lines []string) error {
 	p.s.Submit(p.now, ts, ids, &p.out)
 	for i := range ids {
 		p.ids[p.owner[ts[i].Owner]] = ids[i]
+	}
+	return nil
+}
+
+// run NAME COUNT OP SIZE PATH... submits NAME0, NAME1 and so on as one run.
+func (p *player) run(words []string, opts map[string]string) error {
+	t := Transfer{Owner: uint64(len(p.owner)), Op: transport.Read, Class: 1}
+	if words[3] == "write" {
+		t.Op = transport.Write
+	}
+	if d, err := time.ParseDuration(opts["within"]); err == nil {
+		t.Deadline = p.now + Time(d)
+	}
+	for _, name := range words[5:] {
+		t.Ladder[t.Rungs] = p.paths[name]
+		t.Rungs++
+	}
+	for i := range size(words[2]) {
+		t.Lengths = append(t.Lengths, uint32(size(words[4])))
+		p.owner = append(p.owner, fmt.Sprint(words[1], i))
+	}
+	var ids [1]TransferID
+	p.s.Submit(p.now, []Transfer{t}, ids[:], &p.out)
+	for i := range t.Lengths {
+		p.ids[p.owner[t.Owner+uint64(i)]] = ids[0] + TransferID(i)
 	}
 	return nil
 }
@@ -338,6 +365,20 @@ func (p *player) note(sl *Slice, path PathID) string {
 	return name
 }
 
+// noteRun is note for a run, and prints it.
+func (p *player) noteRun(sl *Slice, path PathID) {
+	fmt.Fprintf(&p.print, "post on %s:", p.names[path])
+	for i := range int(sl.Run) {
+		one := *sl
+		one.Tag, one.Owner = sl.Tag+transport.Tag(i), sl.Owner+uint64(i)
+		fmt.Fprintf(&p.print, " %s", p.note(&one, path))
+	}
+	if sl.Rail > 0 {
+		fmt.Fprintf(&p.print, ", rail %d", sl.Rail)
+	}
+	p.print.WriteString("\n")
+}
+
 // report prints what the shard asked for and takes note of it.
 func (p *player) report() {
 	out, w := &p.out, &p.print
@@ -353,6 +394,10 @@ func (p *player) report() {
 	for _, post := range out.Posts {
 		for i := range post.Slices {
 			sl := &post.Slices[i]
+			if sl.Run > 0 {
+				p.noteRun(sl, post.Path)
+				continue
+			}
 			fmt.Fprintf(w, "post on %s: %s, %s", p.names[post.Path], p.note(sl, post.Path), short(sl.Length))
 			if sl.Rail > 0 {
 				fmt.Fprintf(w, ", rail %d", sl.Rail)
@@ -380,7 +425,12 @@ func (p *player) report() {
 
 func (p *player) reportEnd(e End) {
 	w := &p.print
-	fmt.Fprintf(w, "%s ends: %v", p.owner[e.Owner], e.Code)
+	if e.Run > 0 {
+		fmt.Fprintf(w, "%s to %s end", p.owner[e.Owner], p.owner[e.Owner+uint64(e.Run)-1])
+	} else {
+		fmt.Fprintf(w, "%s ends", p.owner[e.Owner])
+	}
+	fmt.Fprintf(w, ": %v", e.Code)
 	if e.Path != 0 {
 		fmt.Fprintf(w, " on %s", p.names[e.Path])
 	}

@@ -141,7 +141,11 @@ func (s *Shard) end(ti uint32, out *Actions) {
 	if t.timer != 0 {
 		s.clearTimer(transferRef(ti))
 	}
+	item := t.item
 	t.gen++
 	t.qnext = s.freeTransfer
 	s.freeTransfer = ti
+	if item != 0 {
+		s.quit(item - 1)
+	}
 }

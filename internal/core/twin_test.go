@@ -62,6 +62,7 @@ type twin struct {
 	ended      int
 	err        error
 	calm       bool // no more faults
+	runs       bool // calls have runs
 }
 
 func (w *twin) bad(format string, args ...any) {
@@ -70,8 +71,8 @@ func (w *twin) bad(format string, args ...any) {
 	}
 }
 
-func newTwin(t *testing.T, seed uint64) *twin {
-	w := &twin{t: t, r: rand.New(rand.NewPCG(seed, 3)), transfers: map[uint64]*twinTransfer{}, slices: map[transport.Tag]*twinSlice{}}
+func newTwin(t *testing.T, seed uint64, runs bool) *twin {
+	w := &twin{t: t, runs: runs, r: rand.New(rand.NewPCG(seed, 3)), transfers: map[uint64]*twinTransfer{}, slices: map[transport.Tag]*twinSlice{}}
 	w.cfg = Config{
 		Shard: 5, Retries: w.r.IntN(4), RestMin: time.Millisecond, RestMax: 8 * time.Millisecond, SliceBytes: 64, SmallBytes: 16,
 		Window: 200, RailSlices: 8, MaxSlices: 4 + w.r.IntN(60),
@@ -125,7 +126,7 @@ func (w *twin) settle() {
 		}
 	}
 	for _, post := range out.Posts {
-		w.post(post)
+		w.post(Post{post.Path, w.apart(post.Slices)})
 	}
 	for _, id := range out.Close {
 		p := w.path(id)
@@ -139,7 +140,7 @@ func (w *twin) settle() {
 		p.connecting, p.closing = true, false
 	}
 	for _, e := range out.Ends {
-		w.end(e)
+		w.ends(e)
 	}
 	out.Reset()
 	for o := uint64(1); o <= w.owner; o++ {
@@ -151,6 +152,41 @@ func (w *twin) settle() {
 		if w.transfers[sl.Owner].ending && !sl.canceled {
 			w.bad("slice %+v of a transfer that is over was not cancelled", sl.Slice)
 		}
+	}
+}
+
+// apart returns slices with the runs among them taken apart.
+func (w *twin) apart(run []Slice) (single []Slice) {
+	for _, sl := range run {
+		for i := range uint64(max(sl.Run, 1)) {
+			one := sl
+			one.Tag, one.Owner, one.Run = sl.Tag+transport.Tag(i), sl.Owner+i, 0
+			if sl.Run > 0 {
+				one.Length = w.transfers[one.Owner].in.Length
+			}
+			single = append(single, one)
+		}
+	}
+	return single
+}
+
+// ends is end for a run as well.
+func (w *twin) ends(e End) {
+	if e.Run == 0 {
+		w.end(e)
+		return
+	}
+	total := uint64(0)
+	for i := range uint64(e.Run) {
+		one := End{Owner: e.Owner + i, Path: e.Path}
+		if t := w.transfers[one.Owner]; t != nil {
+			one.Bytes = t.in.Length
+		}
+		total += one.Bytes
+		w.end(one)
+	}
+	if total != e.Bytes || e.Code != errs.OK || e.Attempts != nil {
+		w.bad("the end of a run is %+v, for %d bytes", e, total)
 	}
 }
 
@@ -260,11 +296,34 @@ func (w *twin) submit() {
 		}
 		w.transfers[w.owner] = &twinTransfer{in: *t, state: []byte(fmt.Sprintf("%*s", t.Length, ""))}
 	}
+	if w.runs && w.r.IntN(2) == 0 {
+		w.more(&ts[n-1])
+	}
 	w.s.Submit(w.now, ts, ids, &w.out)
 	for i := range ts {
-		w.transfers[ts[i].Owner].id = ids[i]
+		for k := range max(1, len(ts[i].Lengths)) {
+			w.transfers[ts[i].Owner+uint64(k)].id = ids[i] + TransferID(k)
+		}
 	}
 	w.settle()
+}
+
+// more makes the last transfer of a call a run.
+func (w *twin) more(t *Transfer) {
+	n := []int{1, 2 + w.r.IntN(9), RunLen}[w.r.IntN(3)]
+	for i := range n {
+		length := 1 + w.r.Uint64N(16)
+		if i > 0 {
+			w.owner++
+		}
+		if w.r.IntN(40) == 0 {
+			length = []uint64{0, 17, 300}[w.r.IntN(3)] // not what a run can be
+		}
+		in := *t
+		in.Owner, in.Length = w.owner, length
+		w.transfers[w.owner] = &twinTransfer{in: in, state: []byte(fmt.Sprintf("%*s", length, ""))}
+		t.Lengths = append(t.Lengths, uint32(length))
+	}
 }
 
 // handOver lets a path try the slices that it was handed.
@@ -507,17 +566,18 @@ func TestTwin(t *testing.T) {
 		n = 100
 	}
 	for seed := range n {
-		if err := newTwin(t, seed).run(); err != nil {
+		if err := newTwin(t, seed, seed%2 == 0).run(); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
 	}
 	for _, found := range []struct {
 		seed uint64
+		runs bool
 		what string
 	}{
-		{8573880966146451, "a path removed while it waited for a slice slot was freed twice"},
+		{8573880966146451, false, "a path removed while it waited for a slice slot was freed twice"},
 	} {
-		if err := newTwin(t, found.seed).run(); err != nil {
+		if err := newTwin(t, found.seed, found.runs).run(); err != nil {
 			t.Errorf("seed %d, %s: %v", found.seed, found.what, err)
 		}
 	}
@@ -526,7 +586,7 @@ func TestTwin(t *testing.T) {
 func TestSoakTwin(t *testing.T) {
 	testenv.NeedSoak(t)
 	check := func(seed uint64) bool {
-		err := newTwin(t, seed).run()
+		err := newTwin(t, seed, seed%2 == 0).run()
 		if err != nil {
 			t.Logf("seed %d: %v", seed, err)
 		}

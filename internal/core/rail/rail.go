@@ -24,9 +24,9 @@ type load struct {
 	slices int
 }
 
-// has reports whether l with one more slice of n bytes stays within most.
-func (l load) has(n uint64, most load) bool {
-	return l.bytes+n <= most.bytes && l.slices < most.slices
+// has reports whether l with more slices of n bytes in all stays within most.
+func (l load) has(n uint64, slices int, most load) bool {
+	return l.bytes+n <= most.bytes && l.slices+slices <= most.slices
 }
 
 // Rail is one rail's present state.
@@ -75,22 +75,20 @@ const (
 	Reserve             // small, while bulk is due and waits for room
 )
 
-// Room reports whether a slice of n bytes fits beside what is in flight.
-func (r *Rail) Room(n uint64, k Kind) bool {
-	if r.bulk.bytes+r.small.bytes+n > r.window.bytes || r.bulk.slices+r.small.slices >= r.window.slices {
-		return false
-	}
+// Room reports whether slices of n bytes in all fit beside what is in flight.
+func (r *Rail) Room(n uint64, slices int, k Kind) bool {
+	all := load{r.bulk.bytes + r.small.bytes, r.bulk.slices + r.small.slices}
 	switch k {
 	case Bulk:
-		return r.bulk.has(n, r.share)
+		return all.has(n, slices, r.window) && r.bulk.has(n, slices, r.share)
 	case Reserve:
-		return r.small.has(n, r.reserve)
+		return all.has(n, slices, r.window) && r.small.has(n, slices, r.reserve)
 	}
-	return true
+	return all.has(n, slices, r.window)
 }
 
-// Start notes a slice of n bytes as in flight.
-func (r *Rail) Start(now int64, n uint64, k Kind) {
+// Start notes slices of n bytes in all as in flight.
+func (r *Rail) Start(now int64, n uint64, slices int, k Kind) {
 	if r.bulk.slices+r.small.slices == 0 {
 		r.mark = now
 	}
@@ -99,18 +97,18 @@ func (r *Rail) Start(now int64, n uint64, k Kind) {
 		l = &r.bulk
 	}
 	l.bytes += n
-	l.slices++
+	l.slices += slices
 }
 
-// Done notes that a slice is not in flight any more, whether it was served, and
-// how long it took.
-func (r *Rail) Done(n uint64, k Kind, served bool, took int64) {
+// Done notes that slices with n bytes in all are not in flight any more, whether
+// they were served, and how long it took since they were posted; 0: not known.
+func (r *Rail) Done(n uint64, slices int, k Kind, served bool, took int64) {
 	l := &r.small
 	if k == Bulk {
 		l = &r.bulk
 	}
 	l.bytes -= n
-	l.slices--
+	l.slices -= slices
 	if !served {
 		return
 	}

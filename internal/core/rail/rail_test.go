@@ -63,24 +63,24 @@ func TestReserve(t *testing.T) {
 	fill := func(n int, bytes uint64, k Kind) {
 		t.Helper()
 		for range n {
-			if !r.Room(bytes, k) {
+			if !r.Room(bytes, 1, k) {
 				t.Fatalf("no room for %d bytes, kind %d, beside %+v", bytes, k, r)
 			}
-			r.Start(0, bytes, k)
+			r.Start(0, bytes, 1, k)
 		}
 	}
-	if r.Room(897, Bulk) || !r.Room(896, Bulk) || !r.Room(1024, Small) {
+	if r.Room(897, 1, Bulk) || !r.Room(896, 1, Bulk) || !r.Room(1024, 1, Small) {
 		t.Error("an idle rail takes less or more than its share")
 	}
 	fill(3, 298, Bulk)
-	if r.Room(3, Bulk) {
+	if r.Room(3, 1, Bulk) {
 		t.Error("bulk takes more than its share")
 	}
 	fill(2, 64, Reserve)
-	if r.Room(1, Reserve) {
+	if r.Room(1, 1, Reserve) {
 		t.Error("small slices take more than the reserve while bulk is due")
 	}
-	if !r.Room(2, Small) || r.Room(3, Small) {
+	if !r.Room(2, 1, Small) || r.Room(3, 1, Small) {
 		t.Error("small slices do not fill the window when no bulk is due")
 	}
 	if bytes, n := r.InFlight(); bytes != 1022 || n != 5 {
@@ -88,7 +88,7 @@ func TestReserve(t *testing.T) {
 	}
 	r = New(config(1 << 30))
 	fill(14, 1, Bulk)
-	if r.Room(1, Bulk) || !r.Room(1, Small) {
+	if r.Room(1, 1, Bulk) || !r.Room(1, 1, Small) {
 		t.Error("slots are not kept back")
 	}
 }
@@ -96,7 +96,7 @@ func TestReserve(t *testing.T) {
 func TestTinyWindowStillMoves(t *testing.T) {
 	for window := uint64(0); window < 300; window++ {
 		r := New(config(window))
-		if r.Share() < 1 || r.Share() > max(window, 1) || !r.Room(r.Share(), Bulk) || !r.Room(r.Window(), Small) {
+		if r.Share() < 1 || r.Share() > max(window, 1) || !r.Room(r.Share(), 1, Bulk) || !r.Room(r.Window(), 1, Small) {
 			t.Errorf("window %d: share %d", window, r.Share())
 		}
 	}
@@ -107,13 +107,13 @@ func TestTinyWindowStillMoves(t *testing.T) {
 func TestRateIsService(t *testing.T) {
 	r := New(config(1 << 30))
 	for range 8 {
-		r.Start(0, 1000, Bulk)
+		r.Start(0, 1000, 1, Bulk)
 	}
 	now := int64(0)
 	for range 1000 {
 		now += 1000
-		r.Done(1000, Bulk, true, 0)
-		r.Start(now, 1000, Bulk)
+		r.Done(1000, 1, Bulk, true, 0)
+		r.Start(now, 1000, 1, Bulk)
 		r.Settle(now)
 	}
 	if got := r.BytesPerSecond(); math.Abs(got-1e9) > 1e6 {
@@ -122,8 +122,8 @@ func TestRateIsService(t *testing.T) {
 	// Half the speed for one half-life: the mean of old and new.
 	for end := now + 100*ms; now < end; {
 		now += 2000
-		r.Done(1000, Bulk, true, 0)
-		r.Start(now, 1000, Bulk)
+		r.Done(1000, 1, Bulk, true, 0)
+		r.Start(now, 1000, 1, Bulk)
 		r.Settle(now)
 	}
 	if got := r.BytesPerSecond(); math.Abs(got-0.75e9) > 1e7 {
@@ -131,13 +131,13 @@ func TestRateIsService(t *testing.T) {
 	}
 	// A trickle says nothing of how fast the rail is.
 	for range 8 {
-		r.Done(1000, Bulk, false, 0)
+		r.Done(1000, 1, Bulk, false, 0)
 	}
 	before := r.BytesPerSecond()
 	for range 100 {
-		r.Start(now, 10, Small)
+		r.Start(now, 10, 1, Small)
 		now += ms
-		r.Done(10, Small, true, 0)
+		r.Done(10, 1, Small, true, 0)
 		r.Settle(now)
 	}
 	if got := r.BytesPerSecond(); got != before {
@@ -154,23 +154,23 @@ func TestWindowFollowsRoundTrip(t *testing.T) {
 	r := New(cfg)
 	for now, rounds := int64(0), 0; rounds < 40; rounds++ {
 		n := 0
-		for ; r.Room(slice, Bulk); n++ {
-			r.Start(now, slice, Bulk)
+		for ; r.Room(slice, 1, Bulk); n++ {
+			r.Start(now, slice, 1, Bulk)
 		}
 		now += trip
 		for range n - 1 {
-			r.Done(slice, Bulk, true, trip)
+			r.Done(slice, 1, Bulk, true, trip)
 			now += slice
 			r.Settle(now)
 		}
-		r.Done(slice, Bulk, true, trip+slice)
+		r.Done(slice, 1, Bulk, true, trip+slice)
 	}
 	if w := r.Window(); w < trip || w > 2.5*trip {
 		t.Errorf("the window is %d bytes where %d are under way", w, trip)
 	}
 	fixed := New(config(1000))
-	fixed.Start(0, slice, Bulk)
-	fixed.Done(slice, Bulk, true, 1e9)
+	fixed.Start(0, slice, 1, Bulk)
+	fixed.Done(slice, 1, Bulk, true, 1e9)
 	fixed.Settle(1)
 	if fixed.Window() != 1000 {
 		t.Errorf("a fixed window is now %d bytes", fixed.Window())
@@ -185,7 +185,7 @@ func TestPickFollowsSpeed(t *testing.T) {
 	got := [2]int{}
 	for range 40 {
 		i := s.Pick(0, 1000, Bulk)
-		s.At(i).Start(0, 1000, Bulk)
+		s.At(i).Start(0, 1000, 1, Bulk)
 		if got[i]++; got[0]+got[1] == 12 {
 			break
 		}
@@ -214,8 +214,8 @@ func TestPickSamplesIdleRails(t *testing.T) {
 		now := int64(i) * 1000
 		r := s.Pick(now, 10, Small)
 		picked[r]++
-		s.At(r).Start(now, 10, Small)
-		s.At(r).Done(10, Small, true, 0)
+		s.At(r).Start(now, 10, 1, Small)
+		s.At(r).Done(10, 1, Small, true, 0)
 		s.Settle(now + 1)
 	}
 	if picked[1] == 0 || picked[2] == 0 || picked[1]+picked[2] > 10 {
@@ -232,7 +232,7 @@ func TestPickRestsAndTries(t *testing.T) {
 		if r := s.Pick(ms, 200, Bulk); r != 1 {
 			t.Fatalf("rail %d picked while it rests", r)
 		}
-		s.At(1).Start(ms, 200, Bulk)
+		s.At(1).Start(ms, 200, 1, Bulk)
 	}
 	if r := s.Pick(ms, 200, Bulk); r != -1 {
 		t.Errorf("rail %d picked, want none: the resting one only when all rest", r)
@@ -240,17 +240,17 @@ func TestPickRestsAndTries(t *testing.T) {
 	if r := s.Pick(20*ms, 100, Bulk); r != 0 {
 		t.Fatalf("rail %d picked, want a trial of 0", r)
 	}
-	s.At(0).Start(20*ms, 100, Bulk)
+	s.At(0).Start(20*ms, 100, 1, Bulk)
 	if r := s.Pick(20*ms, 100, Bulk); r != -1 {
 		t.Errorf("rail %d picked while the trial is out", r)
 	}
-	s.At(0).Done(100, Bulk, true, 0)
+	s.At(0).Done(100, 1, Bulk, true, 0)
 	s.Settle(21 * ms)
 	if r := s.Pick(21*ms, 100, Bulk); r != 0 {
 		t.Errorf("rail %d picked after a good trial, want 0", r)
 	}
 	for range 4 {
-		s.At(1).Done(200, Bulk, true, 0)
+		s.At(1).Done(200, 1, Bulk, true, 0)
 	}
 	s.At(0).Fail(22 * ms)
 	s.At(1).Fail(21 * ms)
@@ -277,7 +277,7 @@ func TestNeverAboveWindow(t *testing.T) {
 			if n := 1 + r.Uint64N(s.Longest(Bulk)); r.IntN(2) == 0 {
 				k := Kind(r.IntN(3))
 				if i := s.Pick(now, n, k); i >= 0 {
-					s.At(i).Start(now, n, k)
+					s.At(i).Start(now, n, 1, k)
 					out = append(out, flight{i, n, k})
 				} else if len(out) == 0 && k != Reserve {
 					return false // an idle set takes the longest slice
@@ -285,7 +285,7 @@ func TestNeverAboveWindow(t *testing.T) {
 			} else if len(out) > 0 {
 				f := out[r.IntN(len(out))]
 				out = out[:copy(out, without(out, f))]
-				s.At(f.rail).Done(f.n, f.k, r.IntN(4) != 0, 0)
+				s.At(f.rail).Done(f.n, 1, f.k, r.IntN(4) != 0, 0)
 				if r.IntN(20) == 0 {
 					s.At(f.rail).Fail(now)
 				}
@@ -330,7 +330,7 @@ func BenchmarkPick(b *testing.B) {
 	}
 	for i := range b.N {
 		r := s.Pick(int64(i), 4096, Small)
-		s.At(r).Start(int64(i), 4096, Small)
-		s.At(r).Done(4096, Small, true, 0)
+		s.At(r).Start(int64(i), 4096, 1, Small)
+		s.At(r).Done(4096, 1, Small, true, 0)
 	}
 }

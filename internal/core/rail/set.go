@@ -22,13 +22,21 @@ func (s *Set) Len() int { return len(s.rails) }
 // At returns rail i, valid until the next Add or Clear.
 func (s *Set) At(i int) *Rail { return &s.rails[i] }
 
+// Only returns the rail of a path that has one, else nil.
+func (s *Set) Only() *Rail {
+	if len(s.rails) == 1 {
+		return &s.rails[0]
+	}
+	return nil
+}
+
 // Pick returns the rail that a slice of n bytes finishes on first, or -1 when
 // there is no room. A rail that rests is taken only when all do, the one that
 // rests no longer first; one whose rest is over gets one slice at a time until
 // it has worked.
 func (s *Set) Pick(now int64, n uint64, k Kind) int {
 	if len(s.rails) == 1 {
-		if s.rails[0].Room(n, k) {
+		if s.rails[0].Room(n, 1, k) {
 			return 0
 		}
 		return -1
@@ -46,7 +54,7 @@ func (s *Set) Pick(now int64, n uint64, k Kind) int {
 	best, least := -1, 0.0
 	for i := range s.rails {
 		r := &s.rails[i]
-		if !r.trusted && (r.Resting(now) || !r.idle()) || !r.Room(n, k) {
+		if !r.trusted && (r.Resting(now) || !r.idle()) || !r.Room(n, 1, k) {
 			continue
 		}
 		if !r.trusted {
@@ -81,7 +89,7 @@ func (s *Set) stalest(n uint64, k Kind) int {
 	best := -1
 	for i := range s.rails {
 		r := &s.rails[i]
-		if r.trusted && r.idle() && r.Room(n, k) && (best < 0 || r.mark < s.rails[best].mark) {
+		if r.trusted && r.idle() && r.Room(n, 1, k) && (best < 0 || r.mark < s.rails[best].mark) {
 			best = i
 		}
 	}
@@ -92,7 +100,7 @@ func (s *Set) stalest(n uint64, k Kind) int {
 func (s *Set) leastBad(n uint64, k Kind) int {
 	best := -1
 	for i := range s.rails {
-		if s.rails[i].Room(n, k) && (best < 0 || s.rails[i].rest.Until() < s.rails[best].rest.Until()) {
+		if s.rails[i].Room(n, 1, k) && (best < 0 || s.rails[i].rest.Until() < s.rails[best].rest.Until()) {
 			best = i
 		}
 	}
