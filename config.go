@@ -22,11 +22,19 @@ type Config struct {
 	// Interface limits the choice of the advertised address to one interface.
 	Interface string
 
-	// Name is the segment's name in Metadata. Without Metadata the name is the
+	// Name is the segment's name in Metadata. Without it this engine is not
+	// published there and only opens others. Without Metadata the name is the
 	// advertised host:port and Name must be empty.
 	Name string
 	// Metadata is where descriptors are published and found. Nil: peer to peer.
 	Metadata metadata.Store
+	// Cluster keeps those apart who share a metadata store: it is a part of every
+	// key. Default none.
+	Cluster string
+	// MetadataTTL is how long the name of an engine that was killed stays in a
+	// metadata store with leases, and within what time a name is published again
+	// that the store lost. Default 30 s.
+	MetadataTTL time.Duration
 
 	// Drivers are the transports to open, in order of preference. Nil: those
 	// linked into this build (package transport/all).

@@ -81,8 +81,9 @@ type Counts struct {
 	BytesWritten      uint64            `json:"bytes_written_total"`
 	Retries           uint64            `json:"retries_total"`
 	ChecksumErrors    uint64            `json:"checksum_errors_total"`
-	Refused           uint64            `json:"refused_total"` // submits that ended in ErrOverloaded
-	Denied            uint64            `json:"denied_total"`  // inbound requests refused by access or bounds
+	Refused           uint64            `json:"refused_total"`     // submits that ended in ErrOverloaded
+	Denied            uint64            `json:"denied_total"`      // inbound requests refused by access or bounds
+	Republished       uint64            `json:"republished_total"` // how often the metadata store had lost this engine
 	NotificationsSent uint64            `json:"notifications_sent_total"`
 	Notifications     uint64            `json:"notifications_received_total"`
 }

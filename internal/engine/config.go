@@ -34,6 +34,8 @@ type Config struct {
 	Interface        string
 	Name             string
 	Metadata         metadata.Store
+	Cluster          string
+	MetadataTTL      time.Duration
 	Drivers          []transport.Driver
 	Transports       []string
 	StallTimeout     time.Duration
@@ -61,6 +63,7 @@ func (c *Config) fill() error {
 	def(&c.StallTimeout, 10*time.Second)
 	def(&c.ConnectTimeout, 5*time.Second)
 	def(&c.DrainTimeout, 10*time.Second)
+	def(&c.MetadataTTL, 30*time.Second)
 	def(&c.MaxRequests, 1<<16)
 	def(&c.MaxBytes, math.MaxInt64)
 	def(&c.Retries, 3)
@@ -78,7 +81,7 @@ func (c *Config) fill() error {
 	for _, d := range []struct {
 		name  string
 		value time.Duration
-	}{{"StallTimeout", c.StallTimeout}, {"ConnectTimeout", c.ConnectTimeout}, {"DrainTimeout", c.DrainTimeout}} {
+	}{{"StallTimeout", c.StallTimeout}, {"ConnectTimeout", c.ConnectTimeout}, {"DrainTimeout", c.DrainTimeout}, {"MetadataTTL", c.MetadataTTL}} {
 		if d.value < time.Millisecond || d.value > maxTimeout {
 			bad("%s is %v, want 1ms to %v", d.name, d.value, maxTimeout)
 		}
@@ -100,8 +103,8 @@ func (c *Config) fill() error {
 	if c.Name != "" && c.Metadata == nil {
 		bad("Name is %q without Metadata; peer to peer, the name is the advertised host:port", c.Name)
 	}
-	if c.Name == "" && c.Metadata != nil {
-		bad("Metadata is set without Name; choose the name that peers open")
+	if c.Cluster != "" && c.Metadata == nil {
+		bad("Cluster is %q without Metadata; peer to peer, there is nothing to share", c.Cluster)
 	}
 	if err := c.drivers(); err != nil {
 		wrong = append(wrong, err)

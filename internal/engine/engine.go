@@ -125,7 +125,7 @@ func (e *Engine) begin(ctx context.Context) error {
 		return err
 	}
 	e.name = segment.Name(e.Addr())
-	if e.cfg.Metadata != nil {
+	if e.published() {
 		e.name = segment.Name(e.cfg.Name)
 	}
 	if err := e.openTransports(ctx); err != nil {
@@ -136,7 +136,13 @@ func (e *Engine) begin(ctx context.Context) error {
 		return err
 	}
 	e.listener.Start()
-	return e.publish(ctx)
+	if err := e.publish(ctx); err != nil {
+		return err
+	}
+	if e.published() {
+		e.spawn(e.watchStore)
+	}
+	return nil
 }
 
 // Name returns the segment's name.

@@ -3,6 +3,7 @@ package engine
 import (
 	"time"
 
+	"github.com/tideway-io/tideway/errs"
 	"github.com/tideway-io/tideway/inspect"
 )
 
@@ -33,6 +34,7 @@ func (e *Engine) count() inspect.Counts {
 		BatchesLive: c.batches.Load(), Buffers: int64(e.local.Len()), QueuedRequests: requests, QueuedBytes: bytes,
 		RequestsTotal: c.requests.Load(), RequestsFailed: c.failures(), BytesRead: c.bytesRead.Load(), BytesWritten: c.bytesWritten.Load(),
 		Retries: c.retries.Load(), ChecksumErrors: c.checksums.Load(), Refused: c.refused.Load(), Denied: e.local.Refused().Denied,
+		Republished:       e.publication.again.Load(),
 		NotificationsSent: c.noticesSent.Load(), Notifications: c.noticesIn.Load(),
 	}
 }
@@ -44,7 +46,11 @@ func (e *Engine) conditions() []inspect.Condition {
 		out = append(out, inspect.Condition{Name: "poisoned", Severity: "critical", Cause: f.Detail, Fix: "open a new engine"})
 	}
 	if f := e.publication.failed.Load(); f != nil {
-		out = append(out, inspect.Condition{Name: "metadata_degraded", Severity: "warning", Cause: f.Error(), Fix: "see that the metadata store runs and can be reached; publishing is tried again until it succeeds"})
+		c := inspect.Condition{Name: "metadata_degraded", Severity: "warning", Cause: f.Error(), Fix: "see that the metadata store runs and can be reached; publishing is tried again until it succeeds"}
+		if errs.Of(f) == errs.Busy {
+			c.Name, c.Severity, c.Fix = "name_taken", "critical", "give each engine a name of its own and restart this one"
+		}
+		out = append(out, c)
 	}
 	for _, t := range e.transports.closed {
 		out = append(out, inspect.Condition{Name: "transport_unavailable", Severity: "info", Cause: t.Name + ": " + t.Reason, Fix: "see the transport's page in docs/transports"})

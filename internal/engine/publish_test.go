@@ -50,6 +50,14 @@ func (s *shop) Put(ctx context.Context, key string, value []byte) error {
 	return s.Store.Put(context.WithoutCancel(ctx), key, value)
 }
 
+func (s *shop) PutLeased(ctx context.Context, key string, value []byte, ttl time.Duration) error {
+	s.puts.Add(1)
+	if err := s.enter(ctx, "put"); err != nil {
+		return err
+	}
+	return s.Store.PutLeased(ctx, key, value, ttl)
+}
+
 func (s *shop) Delete(ctx context.Context, key string) error {
 	if err := s.enter(ctx, "delete"); err != nil {
 		return err
@@ -60,7 +68,7 @@ func (s *shop) Delete(ctx context.Context, key string) error {
 // published returns what the store has under name, nil if there is nothing.
 func (s *shop) published(t *testing.T, name string) *segment.Desc {
 	t.Helper()
-	value, err := s.Store.Get(t.Context(), keyPrefix+name)
+	value, err := s.Store.Get(t.Context(), mooncake.DescKey("", name))
 	if errors.Is(err, errs.ErrNotFound) {
 		return nil
 	}

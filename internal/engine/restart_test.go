@@ -20,7 +20,7 @@ func (s *shop) describe(t *testing.T, d *segment.Desc) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Store.Put(t.Context(), keyPrefix+"b", value); err != nil {
+	if err := s.Store.Put(t.Context(), mooncake.DescKey("", "b"), value); err != nil {
 		t.Fatal(err)
 	}
 }
