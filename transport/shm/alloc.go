@@ -1,5 +1,3 @@
-//go:build shm
-
 package shm
 
 import (
@@ -24,8 +22,7 @@ type allocation struct {
 
 	// Guarded by allocations.mu:
 	access segment.Access // what it is sealed for, LocalOnly: nothing yet
-	live   int            // registrations that peers may map
-	lent   bool           // a peer has the descriptor
+	live   bool           // a registration of it is in the table
 	spent  bool           // a peer may still store into it, so it is lent no more
 }
 
@@ -49,15 +46,14 @@ func (o *allocations) init() {
 
 // Alloc implements transport.Allocator: n zero bytes, aligned to a page, in a
 // memfd of their own that peers can map once all or a part of them is
-// registered. The first registration that peers may use decides for what: one
-// for reading only seals the memfd against all future writable mappings. Others
-// of the same memory that want something else, or come after one for writing was
-// taken back, are reached by attach.
+// registered. One registration at a time is mapped, and the first one decides
+// for what: if it is for reading only the memfd is sealed against all future
+// writable mappings. Others of the same memory are reached by attach.
 //
-// What was registered for writing is to be freed after Unregister, not to be
-// used again: a peer that was stopped half-way through a copy may still store
-// into it. free gives back this process's mapping and descriptor; the pages live
-// until no peer maps them.
+// What was registered for writing is to be freed after Unregister: a peer that
+// is stopped half-way through a copy may still store into it when it wakes. free
+// gives back this process's mapping and descriptor; the pages live until no peer
+// maps them.
 //
 // It fails with errs.Invalid for a length of 0 or beyond mem.MaxAlloc, with
 // errs.Unsupported for a location that is no host memory, with errs.Overloaded
@@ -151,10 +147,10 @@ func (o *allocations) enter(b *segment.Buffer) entry {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	a := o.holding(b.Addr, b.Length)
-	if a == nil || a.spent || !a.sealFor(b.Access) {
+	if a == nil || a.live || a.spent || !a.sealFor(b.Access) {
 		return e
 	}
-	a.live++
+	a.live = true
 	o.mu.within[b.Key] = a
 	e.allocation, e.offset = a.id, b.Addr-a.addr()
 	return e
@@ -177,22 +173,28 @@ func (a *allocation) sealFor(access segment.Access) bool {
 	return true
 }
 
-// leave undoes enter and returns the allocation that peers may now unmap, 0 if
-// there is none.
-func (o *allocations) leave(key segment.Key) (id uint64) {
+// leave undoes enter and returns the allocation that peers are to give back, 0 if
+// there is none, and whether they may write there.
+func (o *allocations) leave(key segment.Key) (id uint64, writable bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	a := o.mu.within[key]
 	if a == nil {
-		return 0
+		return 0, false
 	}
 	delete(o.mu.within, key)
-	a.live--
-	a.spent = a.spent || a.lent && a.access != segment.RemoteRead
-	if a.live > 0 {
-		return 0
+	a.live = false
+	return a.id, a.access != segment.RemoteRead
+}
+
+// stray notes that a peer has not given an allocation back and may store into it
+// at any time.
+func (o *allocations) stray(id uint64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if a := o.mu.byID[id]; a != nil && a.access != segment.RemoteRead {
+		a.spent = true
 	}
-	return a.id
 }
 
 // lend returns a descriptor of its own for a peer to map, and what is behind it.
@@ -200,13 +202,12 @@ func (o *allocations) lend(id uint64) (fd int, size uint64, writable bool, code 
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	a := o.mu.byID[id]
-	if a == nil || a.live == 0 {
+	if a == nil || !a.live {
 		return -1, 0, false, errs.Revoked
 	}
 	fd, err := sys.Dup(a.fd)
 	if err != nil {
 		return -1, 0, false, errs.Overloaded
 	}
-	a.lent = true
 	return fd, uint64(len(a.mem)), a.access != segment.RemoteRead, errs.OK
 }

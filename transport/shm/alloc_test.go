@@ -1,5 +1,3 @@
-//go:build shm
-
 package shm
 
 import (
@@ -119,8 +117,18 @@ func TestLentForWriting(t *testing.T) {
 	}
 }
 
-// TestPartsOfOneAllocation: one memfd is lent for one kind of access, and once
-// what was written through it is closed it is lent no more.
+// mapped reports whether peers are told to map b.
+func mapped(t *testing.T, ep *endpoint, b *registry.Buffer) bool {
+	t.Helper()
+	got, code := ep.bind(b.Desc())
+	if code != errs.OK {
+		t.Fatal(code)
+	}
+	return got.allocation != 0
+}
+
+// TestPartsOfOneAllocation: one memfd is lent for one buffer and one access, and
+// again when all who had it have given it back.
 func TestPartsOfOneAllocation(t *testing.T) {
 	e, other := start(t, options{}), start(t, options{})
 	memory, free, err := e.tr.Alloc(1<<20, "cpu:0")
@@ -133,34 +141,101 @@ func TestPartsOfOneAllocation(t *testing.T) {
 		return e.must(e.reg.Register(t.Context(), registry.Registration{Bytes: memory[at : at+n], Access: access}))
 	}
 	ep := other.connect(e.card())
-	mapped := func(b *registry.Buffer) bool {
-		t.Helper()
-		got, code := ep.bind(b.Desc())
-		if code != errs.OK {
-			t.Fatal(code)
+	rw, ro, more := part(0, 5000, segment.ReadWrite), part(5000, 5000, segment.RemoteRead), part(10_000, 5000, segment.RemoteWrite)
+	if !mapped(t, ep, rw) || mapped(t, ep, ro) || mapped(t, ep, more) {
+		t.Errorf("mapped: %v, %v, %v; want only the first", mapped(t, ep, rw), mapped(t, ep, ro), mapped(t, ep, more))
+	}
+	other.ok(other.do(ep, transport.Write, pattern(5000, 1), rw.Desc(), 0))
+	other.ok(other.do(ep, transport.Read, make([]byte, 5000), ro.Desc(), 0))
+	for round := range uint64(3) {
+		if err := rw.Close(t.Context()); err != nil {
+			t.Fatal(err)
 		}
-		return got.allocation != 0
+		if rw = part(0, 5000, segment.ReadWrite); !mapped(t, ep, rw) {
+			t.Error("memory that was given back is not lent again")
+		}
+		other.ok(other.do(ep, transport.Write, pattern(5000, round), rw.Desc(), 0))
+		if err := verify(rw.Bytes(), round); err != nil {
+			t.Error(err)
+		}
 	}
-	rw, ro, again := part(0, 5000, segment.ReadWrite), part(5000, 5000, segment.RemoteRead), part(10_000, 5000, segment.RemoteWrite)
-	if !mapped(rw) || mapped(ro) || !mapped(again) {
-		t.Errorf("mapped: %v, %v, %v; want the two that may be written", mapped(rw), mapped(ro), mapped(again))
-	}
-	data := pattern(5000, 1)
-	other.ok(other.do(ep, transport.Write, data, rw.Desc(), 0))
-	other.ok(other.do(ep, transport.Read, data, ro.Desc(), 0))
 	if err := rw.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if !mapped(again) {
-		t.Error("a registration that lives lost its mapping")
+	if b := part(0, 5000, segment.RemoteRead); mapped(t, ep, b) {
+		t.Error("memory that was lent for writing is lent for reading only")
 	}
-	third := part(0, 5000, segment.ReadWrite)
-	if mapped(third) {
+}
+
+// TestNotGivenBack: an initiator that keeps what it was lent costs Close a moment,
+// once, and the memory is not lent again.
+func TestNotGivenBack(t *testing.T) {
+	e, other := start(t, options{}), start(t, options{})
+	ep := other.connect(e.card())
+	f := newFakeInitiator(t, e.engine)
+	memory, free, err := e.tr.Alloc(4096, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = free() })
+	register := func() *registry.Buffer {
+		return e.must(e.reg.Register(t.Context(), registry.Registration{Bytes: memory, Access: segment.ReadWrite}))
+	}
+	closed := func(b *registry.Buffer) time.Duration {
+		began := time.Now()
+		if err := b.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		return time.Since(began)
+	}
+	b := register()
+	f.fetched(1)
+	if took := closed(b); took < settleTime || took > 20*settleTime {
+		t.Errorf("Close took %v, want %v", took, settleTime)
+	}
+	if mapped(t, ep, register()) {
 		t.Error("memory that a peer may still write is lent again")
 	}
-	other.ok(other.do(ep, transport.Write, pattern(5000, 2), third.Desc(), 0))
-	if err := verify(third.Bytes(), 2); err != nil {
-		t.Error(err)
+	// It is not waited for again.
+	const buffers = 50
+	var all []*registry.Buffer
+	for i := range uint64(buffers) {
+		all = append(all, e.must(e.alloc("", 4096, segment.ReadWrite)))
+		f.fetched(2 + i)
+	}
+	began := time.Now()
+	for _, b := range all {
+		closed(b)
+	}
+	if took := time.Since(began); took > buffers*settleTime/2 {
+		t.Errorf("%d buffers were closed in %v", buffers, took)
+	}
+	// A link that ends does not give anything back either.
+	last := e.must(e.alloc("", 4096, segment.RemoteWrite))
+	f.fetched(2 + buffers)
+	_ = f.p.Close()
+	testenv.Eventually(t, 5*time.Second, func() bool {
+		e.tr.own.mu.Lock()
+		defer e.tr.own.mu.Unlock()
+		return e.tr.own.mu.byID[2+buffers].spent
+	}, "what it had is known to be astray")
+	closed(last)
+}
+
+// TestLentForReadingIsNotWaitedFor: nobody can write there.
+func TestLentForReadingIsNotWaitedFor(t *testing.T) {
+	e := start(t, options{})
+	f := newFakeInitiator(t, e.engine)
+	began := time.Now()
+	for i := range uint64(20) {
+		b := e.must(e.alloc("", 4096, segment.RemoteRead))
+		f.fetched(1 + i)
+		if err := b.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if took := time.Since(began); took > 10*settleTime {
+		t.Errorf("20 buffers took %v", took)
 	}
 }
 

@@ -1,5 +1,3 @@
-//go:build shm
-
 package shm
 
 import (
@@ -33,6 +31,19 @@ func (s *tally) Complete(done []transport.Completion) {
 	s.left <- len(done)
 }
 
+// touched returns span bytes of the kind that engines allocate: the pages are
+// there, and huge where the host has such.
+func touched(tb testing.TB) []byte {
+	tb.Helper()
+	b, free, err := mem.Alloc(span, mem.Options{Prefault: true})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = free() })
+	testenv.Poison(b)
+	return b
+}
+
 // rounds returns a function that posts n slices of size bytes between local
 // memory and the child's, and waits for them.
 func rounds(tb testing.TB, kind string, op transport.Op, n, size int) func() {
@@ -42,7 +53,7 @@ func rounds(tb testing.TB, kind string, op transport.Op, n, size int) func() {
 	ep := e.connect(p.card)
 	b := p.buffer(kind, "b", span, segment.ReadWrite)
 	p.ask(nil, command{Do: "fill", Name: "b"}) // touched, so that no round makes pages
-	local := pattern(span, 1)
+	local := touched(tb)
 	e.ok(e.do(ep, op, local, b, 0)) // and so are these
 	e.tr.env.Sink = sink
 	s, at := make([]transport.Slice, n), 0
@@ -129,7 +140,7 @@ func bareRead(tb testing.TB, size int) func() {
 	p := spawn(tb, nature{})
 	b := p.buffer("heap", "b", span, segment.ReadWrite)
 	p.ask(nil, command{Do: "fill", Name: "b"})
-	local, at := pattern(span, 1), 0
+	local, at := touched(tb), 0
 	var r sys.Ranges
 	return func() {
 		r.Reset()

@@ -1,5 +1,3 @@
-//go:build shm
-
 package shm
 
 import (

@@ -1,5 +1,3 @@
-//go:build shm
-
 package shm
 
 import (
@@ -22,10 +20,10 @@ import (
 // not within reach, and why: on another host, in another network namespace, of
 // another user.
 func (t *Transport) Connect(ctx context.Context, peer *segment.Desc) (transport.Endpoint, error) {
-	err := t.usable()
-	if err == nil {
-		err = t.remembered(peer.Incarnation)
+	if err := t.remembered(peer.Incarnation); err != nil {
+		return nil, err
 	}
+	err := t.usable()
 	var e *endpoint
 	if err == nil {
 		e, err = t.connect(ctx, peer)

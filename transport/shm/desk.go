@@ -1,5 +1,3 @@
-//go:build shm
-
 package shm
 
 import (
@@ -19,7 +17,8 @@ import (
 // the initiator's memory, and puts it back when that was not all. So a slice
 // that is not claimed can be taken back at once, whatever the target is doing;
 // one that is claimed is marked aborted, which the target sees when its read
-// has returned: it then clears what it read, and says so.
+// has returned, and says so. An initiator that waits no longer for that frees the
+// slot; who finds it so after a read clears what was read.
 const (
 	deskSlots  = 1024
 	deskSize   = (deskSlots + 8) * 8 // in whole cache lines

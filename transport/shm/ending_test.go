@@ -1,5 +1,3 @@
-//go:build shm
-
 package shm
 
 import (
@@ -155,7 +153,7 @@ func (h *hook) Pin(op transport.Op, key segment.Key, off, n uint64) (transport.P
 }
 
 // TestTargetStopsAndClears: what the initiator takes back the target does not
-// read, and what it reads of a slice that was aborted meanwhile it clears.
+// read, and what it reads of a slice that was given up meanwhile it clears.
 func TestTargetStopsAndClears(t *testing.T) {
 	h := &hook{}
 	e := start(t, options{wrap: func(m transport.Memory) transport.Memory { h.Memory = m; return h }})
@@ -170,8 +168,9 @@ func TestTargetStopsAndClears(t *testing.T) {
 	}
 	h.before.Store(func(_ segment.Key, off uint64) {
 		switch off {
-		case 1 * cell: // slot 0 is claimed, nothing read
+		case 2 * cell: // slots 0 and 1 are claimed, nothing is read
 			f.desk.change(0, 1, slotClaimed, slotAborted)
+			f.desk.slot(1).Store(0) // given up
 		case 3 * cell: // slot 3 is not claimed yet
 			f.desk.change(3, 4, slotPosted, slotFree)
 		case 4 * cell: // slot 4 is used for something else
@@ -180,10 +179,10 @@ func TestTargetStopsAndClears(t *testing.T) {
 	})
 	f.pull(1, rs...)
 	got := f.codes(3)
-	if got[0] != errs.Canceled || got[1] != errs.OK || got[2] != errs.OK {
+	if got[0] != errs.Canceled || got[1] != errs.Canceled || got[2] != errs.OK {
 		t.Errorf("the slots ended with %v", got)
 	}
-	for i, want := range []byte{0, 7, 7, testenv.PoisonByte, testenv.PoisonByte} {
+	for i, want := range []byte{7, 0, 7, testenv.PoisonByte, testenv.PoisonByte} {
 		if p := b.Bytes()[i*cell : (i+1)*cell]; !bytes.Equal(p, bytes.Repeat([]byte{want}, cell)) {
 			t.Errorf("cell %d begins with %x, want all %x", i, p[:4], want)
 		}
@@ -343,3 +342,29 @@ func TestMovesAreBounded(t *testing.T) {
 type stuck struct{ free chan struct{} }
 
 func (s stuck) step() bool { <-s.free; return false }
+
+// TestStuckWorkers: memory that keeps a worker waiting costs others a moment, and
+// the workers are bounded.
+func TestStuckWorkers(t *testing.T) {
+	testenv.Leak(t)
+	e, other := start(t, options{maxIn: 64}), start(t, options{})
+	free := make(chan struct{})
+	for range 3 {
+		e.tr.pulls.put(stuck{free}, 1, usual())
+		other.tr.moves.put(stuck{free}, 0, usual())
+	}
+	b := e.must(e.heap("b", 4096, segment.ReadWrite))
+	ep := other.connect(e.card())
+	for _, op := range []transport.Op{transport.Write, transport.Read} {
+		other.ok(other.do(ep, op, make([]byte, 4096), b.Desc(), 0))
+	}
+	for range maxStuck {
+		e.tr.pulls.put(stuck{free}, 1, usual())
+	}
+	testenv.Eventually(t, 30*time.Second, func() bool {
+		e.tr.pulls.mu.Lock()
+		defer e.tr.pulls.mu.Unlock()
+		return e.tr.pulls.mu.workers == maxStuck && len(e.tr.pulls.rest) == 3
+	}, "workers are added, and no more than that")
+	close(free)
+}

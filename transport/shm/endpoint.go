@@ -1,5 +1,3 @@
-//go:build shm
-
 package shm
 
 import (
@@ -35,6 +33,7 @@ type endpoint struct {
 	noRead, noPull error // why attach does not work one way or the other
 	timer          *time.Timer
 	receiving      sync.WaitGroup
+	reads          [2]readLane // what is urgent, the rest
 	ending         sync.Once
 
 	inFlight, bytesIn, bytesOut atomic.Uint64
@@ -66,6 +65,7 @@ var (
 func newEndpoint(t *Transport, p *sys.Packets, pid int, desk desk) *endpoint {
 	e := &endpoint{t: t, pid: pid, link: &link{p: p}, desk: desk}
 	e.mu.idle.L = &e.mu
+	e.reads[0].e, e.reads[1].e = e, e
 	e.mu.asks, e.mu.bindings, e.mu.mappings = map[uint64]*job{}, map[*segment.Buffer]*binding{}, map[uint64]*mapping{}
 	return e
 }
@@ -210,11 +210,11 @@ func (e *endpoint) Close() error {
 		e.mu.mappings, e.mu.bindings = map[uint64]*mapping{}, nil
 		e.mu.Unlock()
 		e.timer.Stop() // one that runs finds nothing to do
+		for _, m := range mappings {
+			m.close() // while there is a link to say so
+		}
 		e.link.close()
 		e.receiving.Wait()
-		for _, m := range mappings {
-			m.close()
-		}
 		e.desk.close()
 		_ = e.table.unmap() // cannot fail on what was mapped
 		e.t.forget(e)
@@ -224,8 +224,9 @@ func (e *endpoint) Close() error {
 
 // Observe implements transport.Observer.
 func (e *endpoint) Observe() []transport.RailState {
-	return []transport.RailState{{
-		Rail: e.Rails()[0], Lanes: 1, InFlight: e.inFlight.Load(), BytesOut: e.bytesOut.Load(), BytesIn: e.bytesIn.Load(),
-		LastReceive: time.Unix(0, e.heard.Load()),
-	}}
+	r := transport.RailState{Rail: e.Rails()[0], Lanes: 1, InFlight: e.inFlight.Load(), BytesOut: e.bytesOut.Load(), BytesIn: e.bytesIn.Load()}
+	if at := e.heard.Load(); at != 0 {
+		r.LastReceive = time.Unix(0, at)
+	}
+	return []transport.RailState{r}
 }

@@ -1,5 +1,3 @@
-//go:build shm
-
 package shm
 
 import (
@@ -200,4 +198,17 @@ func (f *fakeInitiator) fetch(id uint64) (message, int) {
 	f.Helper()
 	send(f, f.p, (&message{head: head{kind: kindFetch}, id: id}).append(nil), -1)
 	return receive(f, f.p)
+}
+
+// fetched is fetch of what is lent, and does not keep it.
+func (f *fakeInitiator) fetched(id uint64) {
+	f.Helper()
+	m, fd := f.fetch(id)
+	for m.kind == kindRevoked {
+		m, fd = receive(f, f.p)
+	}
+	closeFD(fd)
+	if m.kind != kindFetched || m.code != errs.OK {
+		f.Fatalf("allocation %d: %+v", id, m)
+	}
 }

@@ -1,5 +1,3 @@
-//go:build shm
-
 package shm
 
 import (
@@ -61,7 +59,8 @@ type inbound struct {
 		idle   sync.Cond // a lane became inactive after closed
 		queued int       // requests that have not ended
 		spare  []*batch
-		lent   map[uint64]bool // allocations that the peer was given
+		lent   map[uint64]chan<- bool // allocations that the peer was given; who waits until it gives one back
+		mute   bool                   // it did not give one back in time, and has said nothing since
 	}
 }
 
@@ -126,7 +125,7 @@ func (t *Transport) greet(p *sys.Packets) (*inbound, error) {
 		return nil, refuse(errs.Denied, "greet", "process %d does not say what this engine told its peers", pid)
 	}
 	in := &inbound{t: t, link: &link{p: p}, pid: pid, life: m.life}
-	in.mu.idle.L, in.mu.lent = &in.mu, map[uint64]bool{}
+	in.mu.idle.L, in.mu.lent = &in.mu, map[uint64]chan<- bool{}
 	in.lanes[0].in, in.lanes[1].in = in, in
 	w := message{head: head{kind: kindWelcome}, from: t.env.Self.Incarnation, life: t.life.proof}
 	if w.code, w.text = t.unwelcome(&m); w.code == errs.OK {
@@ -200,6 +199,8 @@ func (in *inbound) handle(m *message) error {
 		in.lend(m.id)
 	case kindPull:
 		return in.take(m)
+	case kindSettled:
+		in.settled(m.id)
 	case kindDrained:
 		in.t.in.Lock()
 		in.drained = true
@@ -222,26 +223,91 @@ func (in *inbound) reply(m *message, fd int) { in.link.send(m.append(nil), fd) }
 // lend gives the peer an allocation to map.
 func (in *inbound) lend(id uint64) {
 	in.mu.Lock()
-	in.mu.lent[id] = true // before it is looked up, so that revoke cannot slip through between
+	_, again := in.mu.lent[id]
+	if !again { // before it is looked up, so that revoke cannot slip through between
+		in.mu.lent[id] = nil
+	}
 	in.mu.Unlock()
 	fd, size, writable, code := in.t.own.lend(id)
-	if code != errs.OK {
+	if code != errs.OK && !again {
 		in.mu.Lock()
-		delete(in.mu.lent, id)
+		if in.mu.lent[id] == nil { // else it has been revoked, and the peer will say so
+			delete(in.mu.lent, id)
+		}
 		in.mu.Unlock()
 	}
 	in.reply(&message{head: head{kind: kindFetched, code: code}, id: id, size: size, writable: writable}, fd)
 }
 
-// revoke tells the peer to unmap an allocation if it has it.
-func (in *inbound) revoke(id uint64) {
+// revoke asks the peer to give an allocation back, if it has it. back, if not nil,
+// gets true when it has, false when it is known that it will not.
+func (in *inbound) revoke(id uint64, back chan<- bool) (asked bool) {
 	in.mu.Lock()
-	lent := in.mu.lent[id]
-	delete(in.mu.lent, id)
-	in.mu.Unlock()
-	if lent {
-		in.reply(&message{head: head{kind: kindRevoked}, id: id}, -1)
+	defer in.mu.Unlock()
+	if _, asked = in.mu.lent[id]; !asked {
+		return false
 	}
+	in.reply(&message{head: head{kind: kindRevoked}, id: id}, -1)
+	if in.mu.mute && back != nil {
+		back <- false
+		back = nil
+	}
+	in.mu.lent[id] = back
+	return true
+}
+
+// settled notes that the peer does not have an allocation any more.
+func (in *inbound) settled(id uint64) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if back := in.mu.lent[id]; back != nil {
+		back <- true
+	}
+	delete(in.mu.lent, id)
+	in.mu.mute = false
+}
+
+// giveUp stops waiting for an allocation, and for others until the peer gives
+// one back.
+func (in *inbound) giveUp(id uint64) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.mu.lent[id] != nil {
+		in.mu.lent[id], in.mu.mute = nil, true
+	}
+}
+
+// settleTime is how long Unregister waits for peers that may be in the middle of
+// a copy: such a step takes some 100 µs.
+const settleTime = 100 * time.Millisecond
+
+// settle asks the peers that have an allocation to give it back, and reports
+// whether all have. One that is stopped does not; it may store into the pages
+// when it wakes.
+func (t *Transport) settle(id uint64) bool {
+	var asked []*inbound
+	t.in.Lock()
+	back := make(chan bool, len(t.in.links))
+	t.in.Unlock()
+	t.eachLink(func(in *inbound) {
+		if len(asked) < cap(back) && in.revoke(id, back) {
+			asked = append(asked, in)
+		}
+	})
+	late, all := time.NewTimer(settleTime), true
+	defer late.Stop()
+	for range asked {
+		select {
+		case ok := <-back:
+			all = all && ok
+		case <-late.C:
+			for _, in := range asked {
+				in.giveUp(id)
+			}
+			return false
+		}
+	}
+	return all
 }
 
 // close ends the link: the reads under way first, so that a peer who learns of
@@ -252,6 +318,13 @@ func (in *inbound) close() {
 	for in.lanes[0].active || in.lanes[1].active {
 		in.mu.idle.Wait()
 	}
+	for id, back := range in.mu.lent {
+		in.t.own.stray(id)
+		if back != nil {
+			back <- false
+		}
+	}
+	clear(in.mu.lent)
 	in.mu.Unlock()
 	in.link.close()
 	in.desk.close()

@@ -1,5 +1,3 @@
-//go:build shm
-
 package shm
 
 import (
@@ -16,7 +14,8 @@ type phase uint8
 
 const (
 	spare   phase = iota // not in use
-	running              // workers have it, and they end it
+	running              // workers copy it, and they end it
+	reading              // a worker reads it by attach, and ends it
 	asking               // waits for the owner's word on a buffer
 	opening              // waits for memory to map
 	pulling              // waits for the target to pull it
@@ -40,7 +39,7 @@ type job struct {
 	by    errs.Code // what it is to end with early, OK: nothing
 	since time.Time // when the target was told
 
-	// Of a running job:
+	// Of a job that workers have:
 	stop atomic.Uint32 // what it is to end with early, 0: nothing
 	next atomic.Uint64 // the first byte that no worker has taken
 	left atomic.Int32  // workers that have not ended
@@ -58,6 +57,9 @@ func (e *endpoint) newJob(s *transport.Slice, b *binding, ph phase, r *request) 
 	if err := e.unfit(); err != nil {
 		return nil, false, err
 	}
+	if ph == reading && !e.lane(s.Class).wake() {
+		return nil, false, e.t.tooMuch()
+	}
 	if n := len(e.mu.spare); n > 0 {
 		j, e.mu.spare = e.mu.spare[n-1], e.mu.spare[:n-1]
 	} else if n := len(e.mu.jobs); n < deskSlots {
@@ -71,6 +73,9 @@ func (e *endpoint) newJob(s *transport.Slice, b *binding, ph phase, r *request) 
 	e.inFlight.Add(uint64(len(s.Local)))
 	e.enterPhase(j, ph)
 	switch ph {
+	case reading:
+		l := e.lane(s.Class)
+		l.queue = append(l.queue, j)
 	case asking:
 		e.ask(j)
 	case opening:
@@ -183,7 +188,7 @@ const wideSlice = 64 << 20
 // schedule gives a running job to the workers; false: they have too much to do.
 func (j *job) schedule() bool {
 	n, workers := 1, usual()
-	if len(j.slice.Local) >= wideSlice && j.b.from != nil {
+	if len(j.slice.Local) >= wideSlice {
 		n, workers = wide(), wide()
 	}
 	j.left.Store(int32(n))
@@ -222,24 +227,14 @@ func (j *job) step() bool {
 	return false
 }
 
-// move moves the bytes [from, to) of the slice.
+// move copies the bytes [from, to) of the slice.
 func (j *job) move(from, to uint64) errs.Code {
-	local, at := j.slice.Local[from:to], j.slice.Offset+from
-	if m := j.b.from; m != nil && m.use() {
-		defer m.drop()
-		return j.b.copy(j.slice.Op, local, at)
-	}
-	if !j.b.valid() {
+	m := j.b.from
+	if !m.use() { // the owner has revoked it
 		return errs.Revoked
 	}
-	if j.slice.Op != transport.Read || j.e.noRead != nil {
-		return errs.Unsupported
-	}
-	r := j.e.t.reader()
-	defer j.e.t.put(r)
-	r.add(local, j.b.addr+at)
-	_, err := r.run(j.e.pid, &j.e.life)
-	return j.b.read(err)
+	defer m.drop()
+	return j.b.copy(j.slice.Op, j.slice.Local[from:to], j.slice.Offset+from)
 }
 
 // finish reports a running job.

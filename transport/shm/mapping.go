@@ -1,5 +1,3 @@
-//go:build shm
-
 package shm
 
 import (
@@ -17,6 +15,8 @@ import (
 // slice needs it, and unmapped when the peer says that nothing in it is
 // registered any more, or the endpoint closes.
 type mapping struct {
+	e  *endpoint
+	id uint64
 	// state is one of those below; it only grows, but that open follows fresh.
 	state atomic.Uint32
 	// users counts who copies at the moment; the bit says that no more may.
@@ -66,10 +66,19 @@ func (m *mapping) close() {
 	}
 }
 
+// release unmaps, once, and tells the owner that nothing is stored any more.
 func (m *mapping) release() {
-	if m.state.Swap(over) == open {
+	switch m.state.Swap(over) {
+	case over:
+		return
+	case open:
 		_ = m.unmap() // cannot fail on what was mapped
 	}
+	m.e.settled(m.id)
+}
+
+func (e *endpoint) settled(id uint64) {
+	e.link.send((&message{head: head{kind: kindSettled}, id: id}).append(nil), -1)
 }
 
 // forget takes a job off those that wait.
@@ -83,7 +92,7 @@ func (m *mapping) forget(j *job) {
 func (e *endpoint) mapping(id uint64) *mapping {
 	m := e.mu.mappings[id]
 	if m == nil {
-		m = &mapping{}
+		m = &mapping{e: e, id: id}
 		e.mu.mappings[id] = m
 	}
 	return m
@@ -177,9 +186,11 @@ func (e *endpoint) revoked(x *endings, id uint64) {
 		}
 	}
 	e.mu.Unlock()
-	if m != nil {
-		m.close()
+	if m == nil {
+		e.settled(id) // it never was here, or is given back already
+		return
 	}
+	m.close()
 }
 
 // copy moves a range between local and the buffer's mapped memory, which the
@@ -202,13 +213,4 @@ func (b *binding) copy(op transport.Op, local []byte, offset uint64) errs.Code {
 		return errs.Revoked
 	}
 	return errs.OK
-}
-
-// read says how a read out of the buffer's memory by attach went.
-func (b *binding) read(err error) errs.Code {
-	code := unread(err)
-	if code != errs.LaneLost && !b.valid() {
-		return errs.Revoked
-	}
-	return code
 }

@@ -1,5 +1,3 @@
-//go:build shm
-
 package shm
 
 import (
@@ -25,6 +23,7 @@ const (
 	kindPull                    // initiator: read these ranges out of my memory into yours
 	kindPulled                  // target: how they ended
 	kindRevoked                 // target: an allocation has no registration any more
+	kindSettled                 // initiator: it is unmapped here, and nobody copies any more
 	kindDrain                   // target: bring nothing new
 	kindDrained                 // initiator: nothing is under way any more
 )
@@ -110,7 +109,7 @@ func (m *message) append(b []byte) []byte {
 		b = append(appendProof(appendWords(b, uint64(m.from)), &m.life), m.text[:min(len(m.text), maxReason)]...)
 	case kindAsk:
 		b = appendWords(b, m.id, uint64(m.key)|uint64(m.op)<<32, m.offset, m.size)
-	case kindAnswer, kindFetch, kindRevoked:
+	case kindAnswer, kindFetch, kindRevoked, kindSettled:
 		b = appendWords(b, m.id)
 	case kindFetched:
 		writable := uint64(0)
@@ -154,7 +153,7 @@ func (m *message) result(i int) result {
 // text behind that, a pull and a pulled their items.
 var sizes = [...]int{
 	kindHello: secretSize + 16 + 8 + lifeSize, kindWelcome: 8 + 8 + lifeSize, kindAsk: 32, kindAnswer: 8,
-	kindFetch: 8, kindFetched: 24, kindPull: 0, kindPulled: 0, kindRevoked: 8, kindDrain: 0, kindDrained: 0,
+	kindFetch: 8, kindFetched: 24, kindPull: 0, kindPulled: 0, kindRevoked: 8, kindSettled: 8, kindDrain: 0, kindDrained: 0,
 }
 
 // parse decodes a message into m, which then refers to b.
@@ -204,7 +203,7 @@ func (m *message) fields(b []byte) {
 		m.text = strings.ToValidUTF8(string(b[8+8+lifeSize:]), "?")
 	case kindAsk:
 		m.id, m.key, m.op, m.offset, m.size = word(0), segment.Key(word(1)), transport.Op(word(1)>>32), word(2), word(3)
-	case kindAnswer, kindFetch, kindRevoked:
+	case kindAnswer, kindFetch, kindRevoked, kindSettled:
 		m.code = known(m.code)
 		m.id = word(0)
 	case kindFetched:

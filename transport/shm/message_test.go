@@ -1,5 +1,3 @@
-//go:build shm
-
 package shm
 
 import (
@@ -28,6 +26,7 @@ func samples() []message {
 		{head: head{kind: kindFetch}, id: 9},
 		{head: head{kind: kindFetched}, id: 10, size: 11, writable: true},
 		{head: head{kind: kindRevoked}, id: 12},
+		{head: head{kind: kindSettled}, id: 13},
 		{head: head{kind: kindDrain}},
 		{head: head{kind: kindDrained}},
 	}

@@ -1,4 +1,4 @@
-//go:build shm && !race
+//go:build !race
 
 package shm
 

@@ -1,5 +1,3 @@
-//go:build shm
-
 package shm
 
 import (
@@ -16,6 +14,11 @@ const (
 	// maxWorkers bounds the goroutines that copy at the same time: a few fill
 	// the memory bandwidth of a host.
 	maxWorkers = 8
+	// A step that takes longer than stuckTime waits for something: memory that
+	// is swapped out, or that a peer does not let the kernel have. So that others
+	// do not wait with it, there may then be more workers, up to maxStuck.
+	stuckTime = 100 * time.Millisecond
+	maxStuck  = 64
 )
 
 // task is work in steps of some 100 µs. step does the next one and reports
@@ -28,10 +31,15 @@ type pool struct {
 	urgent, rest chan task
 	stop         chan struct{}
 	wg           sync.WaitGroup
+	watch        *time.Timer
 	mu           struct {
 		sync.Mutex
-		workers int
-		pending int // tasks that have steps left; both channels have room for all
+		workers  int
+		pending  int    // tasks that have steps left; both channels have room for all
+		watching bool   // watch runs
+		closed   bool   // no more workers
+		steps    uint64 // so far
+		seen     uint64 // steps when watch looked last
 	}
 }
 
@@ -39,6 +47,8 @@ type pool struct {
 func (p *pool) init(limit int) {
 	p.urgent, p.rest = make(chan task, limit), make(chan task, limit)
 	p.stop = make(chan struct{})
+	p.watch = time.AfterFunc(time.Hour, p.look)
+	p.watch.Stop()
 }
 
 // usual is how many workers share what many tasks have to do: half of the
@@ -58,11 +68,32 @@ func (p *pool) put(t task, class transport.Class, workers int) bool {
 	}
 	p.mu.pending++
 	p.lane(class) <- t
-	if p.mu.workers < min(workers, p.mu.pending) {
+	switch {
+	case p.mu.workers < min(workers, p.mu.pending):
+		p.mu.workers++
+		p.wg.Go(p.work)
+	case p.mu.pending > p.mu.workers && !p.mu.watching:
+		p.mu.watching, p.mu.seen = true, p.mu.steps
+		p.watch.Reset(stuckTime)
+	}
+	return true
+}
+
+// look starts a worker if tasks wait and none of those there are has ended a
+// step for a while, and looks again until none waits.
+func (p *pool) look() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mu.watching = p.mu.pending > p.mu.workers && !p.mu.closed
+	if !p.mu.watching {
+		return
+	}
+	if p.mu.seen == p.mu.steps && p.mu.workers < maxStuck {
 		p.mu.workers++
 		p.wg.Go(p.work)
 	}
-	return true
+	p.mu.seen = p.mu.steps
+	p.watch.Reset(stuckTime)
 }
 
 func (p *pool) lane(class transport.Class) chan task {
@@ -80,13 +111,16 @@ func (p *pool) work() {
 		if t == nil {
 			return
 		}
-		if t.step() {
+		more := t.step()
+		if more {
 			from <- t // it still counts as pending, so there is room
-		} else {
-			p.mu.Lock()
-			p.mu.pending--
-			p.mu.Unlock()
 		}
+		p.mu.Lock()
+		p.mu.steps++
+		if !more {
+			p.mu.pending--
+		}
+		p.mu.Unlock()
 		idle.Reset(idleTime)
 	}
 }
@@ -126,6 +160,10 @@ func (p *pool) retire() bool {
 
 // close ends the workers and waits for them. Nothing is put any more.
 func (p *pool) close() {
+	p.mu.Lock()
+	p.mu.closed = true
+	p.mu.Unlock()
+	p.watch.Stop() // one that runs finds it closed
 	close(p.stop)
 	p.wg.Wait()
 }

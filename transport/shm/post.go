@@ -1,11 +1,7 @@
-//go:build shm
-
 package shm
 
 import (
 	"github.com/tideway-io/tideway/errs"
-	"github.com/tideway-io/tideway/internal/mem"
-	"github.com/tideway-io/tideway/internal/sys"
 	"github.com/tideway-io/tideway/segment"
 	"github.com/tideway-io/tideway/transport"
 )
@@ -27,22 +23,10 @@ type post struct {
 	done  [flushAt]transport.Completion
 	ended int
 
-	reads  []pending // to be read with one system call
-	size   int       // of all reads
-	reader *reader
-
 	pulls  []byte // the message under way, with so many of one class in it
 	asked  int
 	class  transport.Class
 	record request
-}
-
-// pending is a slice whose memory is about to be read.
-type pending struct {
-	tag   transport.Tag
-	local []byte
-	from  uint64
-	b     *binding
 }
 
 // Post implements transport.Endpoint.
@@ -54,7 +38,7 @@ func (e *endpoint) Post(s []transport.Slice) (n int, err error) {
 	if p == nil {
 		p = new(post)
 	}
-	p.e, p.budget, p.reader = e, inlinePost, e.t.reader()
+	p.e, p.budget = e, inlinePost
 	for n < len(s) {
 		if err = p.add(&s[n]); err != nil {
 			break
@@ -126,56 +110,26 @@ func (p *post) leave(s *transport.Slice, ph phase) error {
 	j, work, err := p.e.newJob(s, p.b, ph, nil)
 	if work && !j.schedule() {
 		p.e.discard(j)
-		err = refuse(errs.Overloaded, "post", "the slices of all peers that are queued are too many: post again after a completion")
+		err = p.e.t.tooMuch()
 	}
 	return err
 }
 
-// attached reads the slice, or asks the target to.
+// attached leaves a slice to a worker that reads it, or asks the target to pull
+// it. It reads nothing itself: the peer's memory may be such that the kernel
+// takes its time.
 func (p *post) attached(s *transport.Slice) error {
 	switch {
-	case s.Op == transport.Read && p.e.noRead != nil:
-		p.end(s.Tag, errs.Unsupported, p.e.noRead)
-		return nil
-	case s.Op == transport.Write && p.e.noPull != nil:
+	case s.Op == transport.Write && p.e.noPull == nil:
+		return p.pull(s)
+	case s.Op == transport.Write:
 		p.end(s.Tag, errs.Unsupported, p.e.noPull)
 		return nil
-	case s.Op == transport.Write:
-		return p.pull(s)
-	case !p.small(s):
-		return p.leave(s, running)
+	case p.e.noRead != nil:
+		p.end(s.Tag, errs.Unsupported, p.e.noRead)
+		return nil
 	}
-	if p.size+len(s.Local) > mem.Step || len(p.reads) == sys.MaxRanges-1 {
-		p.read()
-	}
-	p.reads = append(p.reads, pending{s.Tag, s.Local, p.b.addr + s.Offset, p.b})
-	p.size += len(s.Local)
-	return nil
-}
-
-// read reads what was gathered and ends it.
-func (p *post) read() {
-	for rest := p.reads; len(rest) > 0; {
-		for i := range rest {
-			p.reader.add(rest[i].local, rest[i].from)
-		}
-		whole, err := p.reader.run(p.e.pid, &p.e.life)
-		for i := range rest[:whole] {
-			p.endRead(&rest[i], nil)
-		}
-		if rest = rest[whole:]; len(rest) > 0 {
-			p.endRead(&rest[0], err)
-			rest = rest[1:]
-		}
-	}
-	clear(p.reads)
-	p.reads, p.size = p.reads[:0], 0
-}
-
-func (p *post) endRead(r *pending, err error) {
-	code := r.b.read(err)
-	p.e.count(transport.Read, len(r.local), code)
-	p.end(r.tag, code, nil)
+	return p.leave(s, reading)
 }
 
 // pull adds a slice to the message that asks the target to pull.
@@ -234,11 +188,9 @@ func (p *post) letGo() {
 // finish does all that is gathered and frees p.
 func (p *post) finish() {
 	p.send()
-	p.read()
 	p.flush()
 	p.letGo()
 	t := p.e.t
-	t.put(p.reader)
-	p.e, p.reader = nil, nil
+	p.e = nil
 	t.posts.Put(p)
 }

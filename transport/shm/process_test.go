@@ -1,5 +1,3 @@
-//go:build shm
-
 package shm
 
 import (
@@ -263,8 +261,8 @@ func TestStoppedInitiator(t *testing.T) {
 			testenv.Eventually(t, 10*time.Second, func() bool { return e.quiet(b.Desc(), p) }, "the peer finds out")
 			counts := map[string]int{}
 			p.ask(&counts, command{Do: "halt"})
-			if counts["revoked"] == 0 {
-				t.Errorf("the peer's slices ended with %v, none of them revoked", counts)
+			if delete(counts, "ok"); len(counts) > 1 || len(counts) == 1 && counts["revoked"] == 0 {
+				t.Errorf("the peer's slices ended with %v, want ok or revoked", counts)
 			}
 			for i := range used {
 				if err := verify(used[i], 50); err != nil {

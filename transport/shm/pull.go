@@ -1,5 +1,3 @@
-//go:build shm
-
 package shm
 
 import (
@@ -215,8 +213,7 @@ func (in *inbound) hold(q *request, from, left uint64, h *held) {
 	pin.Unpin()
 }
 
-// pulled concludes a piece that was read. If the peer has aborted the slice, its
-// memory may have been somebody else's by then, and what was read is cleared.
+// pulled concludes a piece that was read.
 func (in *inbound) pulled(q *request, h *held) errs.Code {
 	to := slotPosted
 	if h.last {
@@ -225,8 +222,17 @@ func (in *inbound) pulled(q *request, h *held) errs.Code {
 	if in.desk.change(q.slot, q.seq, slotClaimed, to) {
 		return errs.OK
 	}
-	clear(h.piece)
+	in.forgo(q, h)
 	return errs.Canceled
+}
+
+// forgo clears what was read for a slice that the initiator has given up: its
+// memory may have been somebody else's by then. One that is only aborted is
+// waited for, and its memory was still its own.
+func (in *inbound) forgo(q *request, h *held) {
+	if in.desk.state(q.slot, q.seq) != slotAborted {
+		clear(h.piece)
+	}
 }
 
 // unpulled concludes a piece that was not read, or not wholly.
@@ -236,7 +242,7 @@ func (in *inbound) unpulled(q *request, h *held, why error) errs.Code {
 		in.link.end()
 	}
 	if !in.desk.change(q.slot, q.seq, slotClaimed, slotDone) {
-		clear(h.piece)
+		in.forgo(q, h)
 		return errs.Canceled
 	}
 	return code
@@ -245,6 +251,6 @@ func (in *inbound) unpulled(q *request, h *held, why error) errs.Code {
 // putBack gives up a claim for another step.
 func (in *inbound) putBack(q *request, h *held) {
 	if h.piece != nil && !in.desk.change(q.slot, q.seq, slotClaimed, slotPosted) {
-		clear(h.piece) // the next step finds it withdrawn
+		in.forgo(q, h) // the next step finds out again
 	}
 }

@@ -1,5 +1,3 @@
-//go:build shm
-
 package shm
 
 import (
@@ -7,7 +5,6 @@ import (
 	"syscall"
 
 	"github.com/tideway-io/tideway/errs"
-	"github.com/tideway-io/tideway/internal/mem"
 	"github.com/tideway-io/tideway/internal/sys"
 )
 
@@ -107,6 +104,3 @@ func unread(err error) errs.Code {
 	// such as a device's: another transport may do it.
 	return errs.Unsupported
 }
-
-// room returns how much of n bytes belongs to one step.
-func room(n uint64) uint64 { return min(n, mem.Step) }

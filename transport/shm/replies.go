@@ -1,5 +1,3 @@
-//go:build shm
-
 package shm
 
 import (
@@ -123,7 +121,7 @@ func (e *endpoint) pulled(x *endings, m *message) {
 // lock is held.
 func (e *endpoint) withdraw(x *endings, j *job, code errs.Code) {
 	switch j.phase {
-	case running:
+	case running, reading:
 		j.stop.CompareAndSwap(0, uint32(code))
 	case asking, opening:
 		e.end(x, j, transport.Completion{Code: code})

@@ -1,5 +1,3 @@
-//go:build shm
-
 // Package shm moves bytes between processes of one user on one host, without a
 // network in between.
 //
@@ -164,12 +162,19 @@ func (t *Transport) Register(_ context.Context, b *segment.Buffer) ([]byte, erro
 	return appendSlot(nil, slot), nil
 }
 
-// Unregister implements transport.Transport. Peers that copy at this moment find
-// out afterwards; what they still store falls on pages that are given up.
+// Unregister implements transport.Transport. Peers that have the memory mapped
+// for writing are asked to unmap it, and waited for a moment, so that what they
+// were copying has arrived when it returns. One that is stopped may still store
+// into the pages when it wakes: they are never lent again, and are to be freed.
 func (t *Transport) Unregister(b *segment.Buffer) error {
 	t.table.drop(b.Key)
-	if id := t.own.leave(b.Key); id != 0 {
-		t.eachLink(func(in *inbound) { in.revoke(id) })
+	id, writable := t.own.leave(b.Key)
+	switch {
+	case id == 0:
+	case !writable:
+		t.eachLink(func(in *inbound) { in.revoke(id, nil) })
+	case !t.settle(id):
+		t.own.stray(id)
 	}
 	return nil
 }
