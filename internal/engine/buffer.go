@@ -11,6 +11,7 @@ import (
 	"github.com/tideway-io/tideway/internal/registry"
 	"github.com/tideway-io/tideway/segment"
 	"github.com/tideway-io/tideway/topology"
+	"github.com/tideway-io/tideway/transport"
 )
 
 // Registration describes a buffer to register: exactly one of Bytes, File and
@@ -37,7 +38,7 @@ func (e *Engine) Alloc(n uint64, r Registration) (*Buffer, error) {
 	if err := e.usable("alloc"); err != nil {
 		return nil, err
 	}
-	p, free, err := mem.Alloc(n, mem.Options{})
+	p, free, err := e.allocate(n, r)
 	if err != nil {
 		return nil, err
 	}
@@ -47,6 +48,27 @@ func (e *Engine) Alloc(n uint64, r Registration) (*Buffer, error) {
 		return nil, errors.Join(err, free())
 	}
 	return b, nil
+}
+
+// allocate takes memory for peers from the first transport whose peers can map
+// it. Any memory will do where there is none, or none left, and where no peer is
+// let in.
+func (e *Engine) allocate(n uint64, r Registration) (p []byte, free func() error, err error) {
+	for _, t := range e.transports.open {
+		if r.Access == segment.LocalOnly {
+			break
+		}
+		a, ok := transport.As[transport.Allocator](t.transport)
+		if !ok {
+			continue
+		}
+		if p, free, err = a.Alloc(n, r.Location); err == nil {
+			return p, free, nil
+		}
+		e.log.Debug("memory is allocated that peers cannot map", "transport", t.name, "bytes", n, "err", err)
+		break
+	}
+	return mem.Alloc(n, mem.Options{})
 }
 
 // Register makes existing memory or a file a buffer.

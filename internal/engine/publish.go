@@ -47,6 +47,13 @@ func (e *Engine) selfDesc() *segment.Desc {
 	return d
 }
 
+// mayShareHost reports whether the owner of d may be on this host. Containers of
+// one host have its identity in common, and so have resumed copies of a virtual
+// machine: it is for the transport to find out.
+func (e *Engine) mayShareHost(d *segment.Desc) bool {
+	return d.Host == e.host || d.Host == "" || e.host == ""
+}
+
 // lookup gets a peer's descriptor: from the store, or from the peer itself.
 func (e *Engine) lookup(ctx context.Context, name segment.Name) (*segment.Desc, error) {
 	if e.cfg.Metadata == nil {

@@ -105,7 +105,7 @@ func (t *transfer) wrong(err error) error {
 func (t *transfer) pair() selector.Pair {
 	return selector.Pair{
 		Local: t.localKind(), Remote: t.target.Location.Kind(), Own: t.view.peer.own, Only: t.forced,
-		Peer: t.transports(),
+		SameHost: t.view.peer.e.mayShareHost(t.view.desc), Peer: t.transports(),
 	}
 }
 

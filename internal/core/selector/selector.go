@@ -21,7 +21,7 @@ import (
 type Pair struct {
 	Local    topology.Kind // where the initiator's range lives
 	Remote   topology.Kind // where the target's range lives
-	SameHost bool          // the peer is proven to be on this host
+	SameHost bool          // the peer may be on this host; the transport that needs it proves it
 	Own      bool          // the peer is this engine itself
 	Only     string        // the one transport that the request allows; empty: any
 	Peer     []string      // the transports that the peer has open
