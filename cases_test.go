@@ -21,9 +21,13 @@ import (
 // The tests named after cases show what goes wrong for users of transfer
 // engines, and that it does not here. docs/testing.md lists them.
 
-// open starts an engine that is closed with the test.
+// open starts an engine that is closed with the test. Unless its transports are
+// named it has none around the network: that is what most tests are about.
 func open(t testing.TB, cfg tideway.Config) *tideway.Engine {
 	t.Helper()
+	if cfg.Transports == nil {
+		cfg.Transports = []string{"memory", "tcp"}
+	}
 	e, err := tideway.Open(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)

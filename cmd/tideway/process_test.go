@@ -293,7 +293,7 @@ func zombie(pid int) bool {
 // is gone, once.
 func TestBenchTargetDied(t *testing.T) {
 	s := newServer(t, "--memory", "m=64MiB")
-	b := testenv.Start(t, "tideway", "bench", s.proxy.Addr, "--duration", "1m", "-o", "jsonl")
+	b := testenv.Start(t, "tideway", "bench", s.proxy.Addr, "--transport", "tcp", "--duration", "1m", "-o", "jsonl")
 	testenv.Eventually(t, patience, func() bool { return s.proxy.Bytes(testenv.Down) > 256<<20 }, "it is under way")
 	s.Kill()
 	within(t, b, 5*time.Second, exitUnreachable)

@@ -5,10 +5,11 @@ package all
 import (
 	"github.com/tideway-io/tideway/transport"
 	"github.com/tideway-io/tideway/transport/memory"
+	"github.com/tideway-io/tideway/transport/shm"
 	"github.com/tideway-io/tideway/transport/tcp"
 )
 
 // Drivers returns the drivers of this build, best first.
 func Drivers() []transport.Driver {
-	return []transport.Driver{memory.New(), tcp.New()}
+	return []transport.Driver{memory.New(), shm.New(), tcp.New()}
 }

@@ -7,7 +7,8 @@ import (
 )
 
 // TestDrivers: names are fixed and used once, an engine's own segment is tried
-// at the speed of memory first, and tcp, which reaches everybody, last.
+// at the speed of memory first, peers of one host without a network next, and
+// tcp, which reaches everybody, last.
 func TestDrivers(t *testing.T) {
 	drivers := all.Drivers()
 	seen := map[string]bool{}
@@ -17,10 +18,10 @@ func TestDrivers(t *testing.T) {
 		}
 		seen[d.Name()] = true
 	}
-	if first, last := drivers[0].Name(), drivers[len(drivers)-1].Name(); first != "memory" || last != "tcp" {
-		t.Errorf("first %q, last %q; want memory and tcp", first, last)
+	if a, b, last := drivers[0].Name(), drivers[1].Name(), drivers[len(drivers)-1].Name(); a != "memory" || b != "shm" || last != "tcp" {
+		t.Errorf("first %q and %q, last %q; want memory, shm and tcp", a, b, last)
 	}
-	for _, name := range []string{"memory", "tcp"} { // they need nothing
+	for _, name := range []string{"memory", "shm", "tcp"} { // all that tests run on has what they need
 		for _, d := range drivers {
 			if err := d.Probe(t.Context()); d.Name() == name && err != nil {
 				t.Errorf("probe %s: %v", name, err)
