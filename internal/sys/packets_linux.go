@@ -102,6 +102,7 @@ func (p *Packets) Receive(b []byte) (n, fd int, err error) {
 	if h.err != nil {
 		return 0, -1, os.NewSyscallError("recvmsg", h.err)
 	}
+	raceReceive()
 	fd = h.descriptor()
 	switch {
 	case h.msg.Flags&unix.MSG_TRUNC != 0:
@@ -127,6 +128,7 @@ func (h *half) descriptor() int {
 
 // message points h at a message to send.
 func (h *half) message(b []byte, fd int) {
+	raceSend()
 	h.set(b, fd >= 0)
 	h.ctrl = rights{fd: int32(fd)}
 	h.ctrl.head.Level, h.ctrl.head.Type = unix.SOL_SOCKET, unix.SCM_RIGHTS
