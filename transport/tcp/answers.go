@@ -22,7 +22,7 @@ type answers struct {
 	held  []heldRange // payloads sent from registered memory
 	pins  []transport.Pin
 	big   []byte   // a snapshot
-	files [][]byte // frame buffers of the lane's filer
+	files []*place // buffers of the lane's filer
 }
 
 // heldRange is a payload in the plan that lies in registered memory: pinned for
@@ -69,8 +69,8 @@ func (t *target) sent(n int) {
 		t.rcv.pools.putBig(t.plan.big)
 		t.plan.big = nil
 	}
-	for _, b := range t.plan.files {
-		t.filer.release(b)
+	for _, pl := range t.plan.files {
+		t.readPlaces.release(pl)
 	}
 	t.plan.files = t.plan.files[:0]
 	t.snd.finish()

@@ -48,7 +48,7 @@ func (*Driver) Open(_ context.Context, env transport.Env) (transport.Transport, 
 	}
 	t.in.lanes, t.in.greeting = map[laneID]*inbound{}, map[net.Conn]struct{}{}
 	t.out.endpoints = map[*Endpoint]struct{}{}
-	t.places = make(chan struct{}, allFiles)
+	t.writePlaces, t.readPlaces = newPlaces(t, true), newPlaces(t, false)
 	t.look, t.closing, t.watched = make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
 	if err := env.Accept(wire.PrefaceData, t.serve); err != nil {
 		return nil, &errs.Error{Op: "open", Transport: name, Reason: errs.Of(err), Err: err}
@@ -59,13 +59,13 @@ func (*Driver) Open(_ context.Context, env transport.Env) (transport.Transport, 
 
 // Transport is the TCP transport of one engine.
 type Transport struct {
-	env     transport.Env
-	log     *slog.Logger
-	pools   pools
-	places  chan struct{} // a token per frame buffer that holds a file's bytes
-	look    chan struct{} // to the watcher of inbound lanes
-	closing chan struct{} // ends it
-	watched chan struct{} // it has ended
+	env                     transport.Env
+	log                     *slog.Logger
+	pools                   pools
+	writePlaces, readPlaces *places       // buffers for files
+	look                    chan struct{} // to the watcher of inbound lanes
+	closing                 chan struct{} // ends it
+	watched                 chan struct{} // it has ended
 
 	in struct {
 		sync.Mutex

@@ -7,6 +7,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -17,20 +18,17 @@ import (
 )
 
 // Files are slow and may hang, so nothing waits for them but the streams that
-// name them: payload passes through buffers of one frame each, at most
-// laneFiles of a lane and allFiles of the transport, and one worker per lane
-// makes the system calls. When a lane's buffers are all taken its receiver
-// waits, which is why initiators give files a lane of their own.
-const (
-	laneFiles = 4
-	allFiles  = 64
-)
+// name them: payload passes through buffers (places), and one worker per lane
+// makes the system calls. When a lane has as many buffers as it may have its
+// receiver waits, which is why initiators give files a lane of their own.
 
 // fileWrite is a Write frame for files that has arrived.
 type fileWrite struct {
 	st    *inStream
 	descs []wire.Desc
-	data  []byte // of a frame buffer
+	at    *place // nil: nothing of it can be done
+	data  []byte // of the place
+	codes []errs.Code
 	sums  []uint64
 	abort errs.Code
 	bytes uint64
@@ -42,7 +40,8 @@ type fileData struct {
 	first uint64
 	outs  []wire.Outcome
 	sums  []uint64
-	data  []byte // of a frame buffer
+	at    *place // nil: there are no bytes
+	data  []byte // of the place
 }
 
 // fileStreams is a bit for each stream whose kind of target is a file.
@@ -52,10 +51,10 @@ const fileStreams = uint64(0xff)<<(wire.ToFile<<3) | uint64(0xff)<<(wire.ToFile<
 // was something for it.
 type filer struct {
 	t      *target
-	ending <-chan struct{} // the lane's
-	post   func()          // has the lane send
-	places chan struct{}   // a token per frame buffer that the lane has or waits for
-	held   atomic.Int32    // frame buffers that the lane has
+	from   segment.Incarnation
+	fail   func(error)          // ends the lane
+	moved  func(in bool) uint64 // bytes that the lane has received, or sent
+	given  atomic.Bool          // the lane is given up
 	writes chan *fileWrite
 	kick   chan struct{} // Reads wait
 	ended  sync.WaitGroup
@@ -64,72 +63,97 @@ type filer struct {
 // files returns the filer, started. It is called by the receiver.
 func (t *target) files() *filer {
 	if t.filer == nil {
-		f := &filer{t: t, ending: t.ending, post: t.post, places: make(chan struct{}, laneFiles), writes: make(chan *fileWrite, laneFiles), kick: make(chan struct{}, 1)}
+		f := &filer{t: t, from: t.from, fail: t.fail, moved: t.moved, writes: make(chan *fileWrite, laneFiles), kick: make(chan struct{}, 1)}
+		t.writePlaces.join(f.from)
+		t.readPlaces.join(f.from)
 		f.ended.Go(f.work)
 		t.filer = f
 	}
 	return t.filer
 }
 
-// acquire takes a frame buffer, waiting for one if it must; nil: the lane ends.
-// While the worker waits it does the Writes that come: their buffers may be the
-// ones that it waits for. The receiver gives no writes.
-func (f *filer) acquire(writes <-chan *fileWrite) []byte {
-	for _, tokens := range []chan struct{}{f.places, f.t.places} {
-		for taken := false; !taken; {
-			select {
-			case tokens <- struct{}{}:
-				taken = true
-			case w := <-writes:
-				f.write(w)
-			case <-f.ending:
-				return nil
-			}
+// acquire takes a buffer, waiting for one if it must; nil: the lane ends. While
+// the worker waits it does the Writes that come. The receiver gives no writes.
+func (f *filer) acquire(p *places, writes <-chan *fileWrite) *place {
+	w := p.ask(f)
+	select {
+	case pl := <-w.got:
+		return pl
+	default:
+	}
+	press := time.NewTicker(fileWait)
+	defer press.Stop()
+	for {
+		select {
+		case pl := <-w.got:
+			return pl
+		case x := <-writes:
+			f.write(x)
+		case <-press.C:
+			p.press(w)
+		case <-f.t.ending:
+			p.withdraw(w)
+			return nil
 		}
 	}
-	f.held.Add(1)
-	return f.t.rcv.pools.big()
 }
 
-// release gives a frame buffer back.
-func (f *filer) release(b []byte) {
-	f.t.rcv.pools.putBig(b)
-	f.held.Add(-1)
-	<-f.t.places
-	<-f.places
-}
-
-// close waits for the worker and gives back what the lane, which has ended, still
-// has in its queues.
+// close gives back what the lane, which has ended, still has in its queues, and
+// waits for the worker, which may be waiting for a file.
 func (f *filer) close() {
+	both := []*places{f.t.writePlaces, f.t.readPlaces}
+	for _, p := range both {
+		p.reclaim(f, false)
+	}
 	f.ended.Wait()
-	for range f.held.Load() {
-		<-f.t.places
+	for _, p := range both {
+		p.reclaim(f, true)
+		p.leave(f.from)
 	}
 }
 
 // beginFile prepares for a Write frame whose target is a file: its payload goes
-// to a frame buffer. The receiver may wait here; the lane's watcher then sends
-// signs of life for it.
+// to a buffer, unless nothing of it can be done anyway. The receiver may wait
+// here; the lane's watcher then sends signs of life for it.
 func (t *target) beginFile(st *inStream, h *wire.Header, meta []byte, bytes uint64) error {
-	t.busy.Store(true)
-	b := t.files().acquire(nil)
-	t.busy.Store(false)
-	if b == nil {
-		return errs.New(errs.Closed, "receive writes", "the lane ends")
-	}
-	w := &fileWrite{st: st, data: b[:h.Payload], descs: make([]wire.Desc, h.Count), bytes: bytes}
+	w := &fileWrite{st: st, descs: make([]wire.Desc, h.Count), codes: make([]errs.Code, h.Count), bytes: bytes}
+	possible := false
 	for k := range w.descs {
 		w.descs[k] = wire.ParseDesc(meta[k*wire.DescSize:])
+		w.codes[k] = t.resolves(transport.Write, w.descs[k])
+		possible = possible || w.codes[k] == errs.OK
+	}
+	f := t.files()
+	switch {
+	case h.Payload == 0:
+		w.data = empty
+	case possible:
+		t.busy.Store(true)
+		w.at = f.acquire(t.writePlaces, nil)
+		t.busy.Store(false)
+		if w.at == nil {
+			return errs.New(errs.Closed, "receive writes", "the lane ends")
+		}
+		w.data = w.at.data[:h.Payload]
+		t.partial.Store(true)
 	}
 	t.write.st, t.write.file = st, w
-	t.partial.Store(true)
 	t.rcv.expect(append(t.rcv.lens[:0], h.Payload), false)
 	return nil
 }
 
-// endFile hands a Write frame that has arrived to the worker. There is room:
-// the queue is as long as the lane has buffers.
+// resolves says whether a range can be had now. It is asked before a buffer is
+// taken for it, and once more when the bytes are there.
+func (t *target) resolves(op transport.Op, d wire.Desc) errs.Code {
+	pin, code := t.memory.Pin(op, segment.Key(d.Key), d.Offset, uint64(d.Length))
+	if code == errs.OK {
+		pin.Unpin()
+	}
+	return code
+}
+
+// endFile hands a Write frame that has arrived to the worker. The queue is as
+// long as the lane has buffers; what has none may wait for room here.
 func (t *target) endFile(trailer []byte, abort errs.Code) {
 	w := t.write.file
 	t.write.file, t.write.st = nil, nil
@@ -137,14 +161,22 @@ func (t *target) endFile(trailer []byte, abort errs.Code) {
 	if w.abort = abort; t.sums {
 		w.sums = parseSums(trailer, len(w.descs))
 	}
-	t.filer.writes <- w
+	if w.at != nil {
+		t.writePlaces.turn(w.at, false)
+	}
+	t.busy.Store(true)
+	select {
+	case t.filer.writes <- w:
+	case <-t.ending:
+	}
+	t.busy.Store(false)
 }
 
 // work is the worker.
 func (f *filer) work() {
 	for {
 		select {
-		case <-f.ending:
+		case <-f.t.ending:
 			return
 		case w := <-f.writes:
 			f.write(w)
@@ -166,26 +198,31 @@ func (f *filer) wake() {
 
 // write does the Writes of one frame, after checking what arrived.
 func (f *filer) write(w *fileWrite) {
-	codes := make([]errs.Code, len(w.descs))
 	rest := w.data
 	for k, d := range w.descs {
+		if w.codes[k] != errs.OK {
+			rest = rest[min(len(rest), int(d.Length)):]
+			continue
+		}
 		p := rest[:d.Length]
 		rest = rest[d.Length:]
 		switch {
 		case f.t.sums && digest(p) != w.sums[k]:
-			codes[k] = errs.Checksum
+			w.codes[k] = errs.Checksum
 			if w.abort != errs.OK {
-				codes[k] = w.abort
+				w.codes[k] = w.abort
 			}
 		case !f.t.sums && w.abort != errs.OK:
-			codes[k] = w.abort
+			w.codes[k] = w.abort
 		default:
-			codes[k] = f.writeAt(d, p)
+			w.codes[k] = f.writeAt(d, p)
 		}
 	}
-	f.release(w.data)
-	f.t.finish(w.st, codes, w.bytes)
-	f.post()
+	if w.at != nil {
+		f.t.writePlaces.release(w.at)
+	}
+	f.t.finish(w.st, w.codes, w.bytes)
+	f.t.post()
 }
 
 func (f *filer) writeAt(d wire.Desc, p []byte) errs.Code {
@@ -226,31 +263,47 @@ func (f *filer) read() bool {
 	if st == nil {
 		return false
 	}
-	b := f.acquire(f.writes)
-	if b == nil {
-		return false
-	}
-	out := &fileData{st: st, first: reads.first, data: b[:0]}
+	out := &fileData{st: st, first: reads.first, outs: make([]wire.Outcome, len(reads.taken))}
+	need := false
 	for k := range reads.taken {
 		q := &reads.taken[k]
-		at := len(out.data)
-		p := b[at : at+int(q.desc.Length)]
-		code := errs.Canceled
-		if !q.canceled {
-			code = f.readAt(q.desc, p)
+		if out.outs[k].Code = errs.Canceled; !q.canceled {
+			out.outs[k].Code = f.t.resolves(transport.Read, q.desc)
 		}
-		if code != errs.OK {
-			p = p[:0]
+		need = need || out.outs[k].Code == errs.OK && q.desc.Length > 0
+	}
+	if need {
+		if out.at = f.acquire(f.t.readPlaces, f.writes); out.at == nil {
+			return false
 		}
-		out.data = b[:at+len(p)]
-		out.outs = append(out.outs, wire.Outcome{Length: uint32(len(p)), Code: code})
-		if f.t.sums {
-			out.sums = append(out.sums, digest(p))
-		}
+		out.data = out.at.data[:0]
+	}
+	for k := range reads.taken {
+		f.readInto(out, k, reads.taken[k].desc)
+	}
+	if out.at != nil {
+		f.t.readPlaces.turn(out.at, true)
 	}
 	f.t.ready(out)
-	f.post()
+	f.t.post()
 	return true
+}
+
+// readInto makes answer k, whose Read may still be possible.
+func (f *filer) readInto(out *fileData, k int, d wire.Desc) {
+	at := len(out.data)
+	p := out.data[at:at]
+	if o := &out.outs[k]; o.Code == errs.OK {
+		p = out.data[at : at+int(d.Length)]
+		if o.Code = f.readAt(d, p); o.Code != errs.OK {
+			p = p[:0]
+		}
+		o.Length = uint32(len(p))
+	}
+	out.data = out.data[:at+len(p)]
+	if f.t.sums {
+		out.sums = append(out.sums, digest(p))
+	}
 }
 
 func (f *filer) readAt(d wire.Desc, p []byte) errs.Code {
@@ -303,8 +356,8 @@ func (t *target) takeFiles() (*inStream, fileReads) {
 	return st, out
 }
 
-// ready queues a Data frame made from files. The queue is bounded by the lane's
-// frame buffers.
+// ready queues a Data frame made from files. The queue is bounded by what was
+// granted to the peer, and its bytes by the lane's buffers.
 func (t *target) ready(d *fileData) {
 	t.mu.Lock()
 	t.mu.ready = append(t.mu.ready, d)
@@ -329,13 +382,17 @@ func (t *target) sendFiles() {
 			out.Put(head[wire.HeaderSize+k*wire.OutcomeSize:])
 		}
 		wire.Seal(head)
-		s.refer(d.data, -1)
+		if len(d.data) > 0 {
+			s.refer(d.data, -1)
+		}
 		trailer := s.reserve(h.TrailerSize())
 		for k, sum := range d.sums {
 			binary.LittleEndian.PutUint64(trailer[k*wire.SumSize:], sum)
 		}
 		putEnd(trailer[len(trailer)-wire.EndSize:], wire.EndWhole)
 		s.payload += len(d.data)
-		t.plan.files = append(t.plan.files, d.data)
+		if d.at != nil {
+			t.plan.files = append(t.plan.files, d.at)
+		}
 	}
 }

@@ -138,7 +138,7 @@ func TestSlowFile(t *testing.T) {
 				t.Fatalf("memory beside a hanging file: %+v %+v after %v", c, d, time.Since(start))
 			}
 		}
-		if n := len(b.tr.places); n > 2*laneFiles {
+		if n := b.tr.writePlaces.count() + b.tr.readPlaces.count(); n > 2*laneFiles {
 			t.Errorf("%d frame buffers are held, %d are allowed per lane", n, laneFiles)
 		}
 		file.hold(false)
@@ -148,9 +148,7 @@ func TestSlowFile(t *testing.T) {
 				t.Errorf("write %d is not what the file holds", k)
 			}
 		}
-		if n := len(b.tr.places); n != 0 {
-			t.Errorf("%d frame buffers are held at the end", n)
-		}
+		b.wantNoHeld(t)
 	})
 }
 
@@ -233,8 +231,6 @@ func TestFileLaneCut(t *testing.T) {
 		}
 		file.hold(false)
 		time.Sleep(time.Second)
-		if n := len(b.tr.places); n != 0 {
-			t.Errorf("%d frame buffers are held at the end", n)
-		}
+		b.wantNoHeld(t)
 	})
 }

@@ -113,7 +113,8 @@ func FuzzTarget(f *testing.F) {
 		backing := make([]byte, 3*65536)
 		memory.add(backing[65536:2*65536:2*65536], segment.ReadWrite)
 		memory.add(bytes.Repeat([]byte{0xAA}, 100), segment.RemoteRead)
-		tr := &Transport{env: transport.Env{Memory: memory, Now: time.Now, Limits: defaultLimits()}, places: make(chan struct{}, allFiles)}
+		tr := &Transport{env: transport.Env{Memory: memory, Now: time.Now, Limits: defaultLimits()}}
+		tr.writePlaces, tr.readPlaces = newPlaces(tr, true), newPlaces(tr, false)
 		tr.in.lanes = map[laneID]*inbound{}
 		l := &lane{closing: make(chan struct{}), wake: make(chan struct{}, 1)}
 		l.blocked.Store(true) // nobody sends but feed
@@ -132,7 +133,7 @@ func FuzzTarget(f *testing.F) {
 		if bytes.Count(backing[:65536], []byte{0}) != 65536 || bytes.Count(backing[2*65536:], []byte{0}) != 65536 {
 			t.Error("memory beside the buffer was written")
 		}
-		if n := len(tr.places); n != 0 {
+		if n := tr.writePlaces.count() + tr.readPlaces.count(); n != 0 {
 			t.Errorf("%d frame buffers are held", n)
 		}
 	})

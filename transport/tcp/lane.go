@@ -106,6 +106,14 @@ func (l *lane) fail(cause error) {
 	}
 }
 
+// moved returns the bytes received, or sent.
+func (l *lane) moved(in bool) uint64 {
+	if in {
+		return l.in.Load()
+	}
+	return l.out.Load()
+}
+
 // cause returns why the lane ended, nil while it lives.
 func (l *lane) cause() error {
 	l.fate.Lock()

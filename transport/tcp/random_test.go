@@ -93,9 +93,7 @@ func faultRun(t *testing.T, seed uint64) {
 	if n := f.nw.open(); n != 0 {
 		t.Errorf("%d connections are left", n)
 	}
-	if n := len(f.b.tr.places); n != 0 {
-		t.Errorf("%d frame buffers are held", n)
-	}
+	f.b.wantNoPlaces(t)
 }
 
 // step does one thing and returns the endpoint to go on with.

@@ -37,15 +37,18 @@ type inStream struct {
 // target is the side of a lane that serves requests: a pure machine, driven by
 // a lane.
 type target struct {
-	memory  transport.Memory
-	rx, tx  *sync.Mutex // the lane's
-	sums    bool
-	note    requests
-	ending  <-chan struct{} // closed when the lane ends
-	post    func()          // has the lane send
-	places  chan struct{}   // the transport's tokens for frame buffers
-	busy    atomic.Bool     // the receiver waits for a file
-	partial atomic.Bool     // a frame buffer waits for the rest of its payload
+	memory                  transport.Memory
+	rx, tx                  *sync.Mutex // the lane's
+	sums                    bool
+	note                    requests
+	from                    segment.Incarnation
+	ending                  <-chan struct{}      // closed when the lane ends
+	fail                    func(error)          // ends it
+	moved                   func(in bool) uint64 // bytes that it has received, or sent
+	post                    func()               // has the lane send
+	busy                    atomic.Bool          // the receiver waits for a file
+	partial                 atomic.Bool          // a buffer waits for the rest of its payload
+	writePlaces, readPlaces *places              // the transport's buffers for files
 
 	rcv   receiver // guarded by the lane's rx
 	write struct { // the Write frame in hand; guarded by rx
@@ -361,7 +364,7 @@ func (t *target) down(error) {
 // newTarget returns the machine of an inbound lane and ties the two together.
 func newTarget(in *inbound, sums bool) *target {
 	l := in.lane
-	t := &target{memory: in.t.env.Memory, rx: &l.rx, tx: &l.tx, sums: sums, note: in, ending: l.closing, post: l.post, places: in.t.places}
+	t := &target{memory: in.t.env.Memory, rx: &l.rx, tx: &l.tx, sums: sums, note: in, ending: l.closing, post: l.post, from: in.id.from, fail: l.fail, moved: l.moved, writePlaces: in.t.writePlaces, readPlaces: in.t.readPlaces}
 	t.rcv = receiver{to: t, pools: &in.t.pools}
 	t.snd = sender{pools: &in.t.pools, sums: sums}
 	t.mu.granted = wire.Grant{Slots: windowSlots, Bytes: windowBytes}
