@@ -27,18 +27,7 @@ func (e *Engine) NewBatch() *Batch { return &Batch{e, e.e.NewBatch()} }
 // Add submits requests as part of the batch, all or none, like Submit. It is
 // ErrClosed once the batch is sealed.
 func (b *Batch) Add(ctx context.Context, reqs ...Request) error {
-	inner, _ := b.e.requests.Get().(*[]engine.Request)
-	if inner == nil {
-		inner = new([]engine.Request)
-	}
-	for i := range reqs {
-		*inner = append(*inner, reqs[i].inner())
-	}
-	err := b.b.Add(ctx, *inner)
-	clear(*inner)
-	*inner = (*inner)[:0]
-	b.e.requests.Put(inner)
-	return err
+	return b.b.Add(ctx, inner(reqs))
 }
 
 // Seal says that no more requests will be added, so that the batch can be done.

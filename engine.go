@@ -3,7 +3,6 @@ package tideway
 import (
 	"context"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/tideway-io/tideway/inspect"
@@ -18,8 +17,7 @@ import (
 // read and write theirs. Its methods are safe for concurrent use; engines in
 // one process are independent.
 type Engine struct {
-	e        *engine.Engine
-	requests sync.Pool // of *[]engine.Request
+	e *engine.Engine
 }
 
 // Open starts an engine. Ctx bounds the start only. All that is wrong with cfg
@@ -141,7 +139,7 @@ func (e *Engine) Probe(ctx context.Context, name string) (time.Duration, error) 
 
 // Explain says how a request would travel, and why, without moving a byte.
 func (e *Engine) Explain(ctx context.Context, r Request) (Explanation, error) {
-	x, err := e.e.Explain(ctx, r.inner())
+	x, err := e.e.Explain(ctx, inner([]Request{r})[0])
 	out := Explanation{Segment: x.Segment, Peer: x.Peer, Chosen: x.Chosen, Err: x.Err}
 	for _, c := range x.Candidates {
 		out.Candidates = append(out.Candidates, Candidate(c))

@@ -3,7 +3,6 @@ package tideway
 import (
 	"time"
 
-	"github.com/tideway-io/tideway/internal/engine"
 	"github.com/tideway-io/tideway/transport"
 )
 
@@ -40,11 +39,4 @@ type Request struct {
 	Tenant string
 	// Transport, if set, is the only transport that may be used.
 	Transport string
-}
-
-func (r *Request) inner() engine.Request {
-	return engine.Request{
-		Op: r.Op, Local: r.Local.r, Remote: r.Remote.r, Priority: int8(r.Priority), Deadline: r.Deadline,
-		Intent: r.Intent, Tenant: r.Tenant, Transport: r.Transport,
-	}
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/tideway-io/tideway/errs"
 	"github.com/tideway-io/tideway/internal/core/rail"
+	"github.com/tideway-io/tideway/transport"
 )
 
 var (
@@ -178,16 +179,16 @@ func (s *Shard) empty(pi uint32, f int) (first uint32) {
 	return first
 }
 
-// Refused gives back the slices of a Post that the endpoint did not take, with
-// the reason for the first of them.
-func (s *Shard) Refused(now Time, id PathID, slices []Slice, code errs.Code, err error, out *Actions) {
-	for i := len(slices) - 1; i >= 0; i-- { // backwards, so that they wait in their old order
-		si := s.sliceOf(slices[i].Tag)
+// Refused gives back the slices of a Post that the endpoint did not take, by tag,
+// with the reason for the first of them.
+func (s *Shard) Refused(now Time, id PathID, tags []transport.Tag, code errs.Code, err error, out *Actions) {
+	for i := len(tags) - 1; i >= 0; i-- { // backwards, so that they wait in their old order
+		si := s.sliceOf(tags[i])
 		if si == 0 || s.paths[s.slices[si].path].id != id {
-			out.fault("refusal of tag %#x, which is not in flight on path %#x", uint64(slices[i].Tag), uint32(id))
+			out.fault("refusal of tag %#x, which is not in flight on path %#x", uint64(tags[i]), uint32(id))
 			continue
 		}
-		a := Attempt{Path: id, Rail: int(slices[i].Rail), Code: code, Err: err}
+		a := Attempt{Path: id, Rail: int(s.slices[si].rail), Code: code, Err: err}
 		pi, ti := s.slices[si].path, s.slices[si].transfer
 		waits := s.takeBack(now, si, a, out)
 		if i == 0 {

@@ -50,14 +50,14 @@ func TestFaults(t *testing.T) {
 		wantFault("unknown tag")
 	}
 	other := s.AddPath(PathSpec{})
-	s.Refused(0, other, []Slice{sl}, errs.Overloaded, nil, &out)
+	s.Refused(0, other, []transport.Tag{sl.Tag}, errs.Overloaded, nil, &out)
 	wantFault("refusal on another path")
 	s.Completed(0, []transport.Completion{{Tag: sl.Tag}, {Tag: sl.Tag}}, &out)
 	if len(out.Ends) != 1 {
 		t.Errorf("%d ends, want 1", len(out.Ends))
 	}
 	wantFault("completed twice")
-	s.Refused(0, id, []Slice{sl}, errs.Overloaded, nil, &out)
+	s.Refused(0, id, []transport.Tag{sl.Tag}, errs.Overloaded, nil, &out)
 	wantFault("refused after completion")
 	submit(s, 0, 100, id) // takes the same slot
 	s.Completed(0, []transport.Completion{{Tag: sl.Tag}}, &out)
@@ -155,9 +155,11 @@ func TestNeverReadyTransportIsGivenUp(t *testing.T) {
 	_, out := submit(s, 0, 10, id)
 	now, refusals := Time(0), 0
 	for len(out.Ends) == 0 {
-		var posts []Slice
+		var posts []transport.Tag
 		for _, p := range out.Posts {
-			posts = append(posts, p.Slices...)
+			for _, sl := range p.Slices {
+				posts = append(posts, sl.Tag)
+			}
 		}
 		connect := len(out.Connect) > 0
 		out.Reset()
@@ -312,7 +314,7 @@ func TestLateFailureOnAPathLeftBehind(t *testing.T) {
 	sl := out.Posts[0].Slices
 	out.Reset()
 	s.PathDown(0, a, errs.LaneLost, nil, &out) // rests
-	s.Refused(0, a, sl[1:], errs.Closed, nil, &out)
+	s.Refused(0, a, []transport.Tag{sl[1].Tag}, errs.Closed, nil, &out)
 	s.Completed(0, []transport.Completion{{Tag: sl[0].Tag, Code: errs.LaneLost}}, &out)
 	if len(out.Ends) != 0 || len(out.Connect) != 1 || out.Connect[0] != b {
 		t.Fatalf("want the transfer on its second path: %+v", out)

@@ -298,9 +298,9 @@ func (p *player) complete(words []string) error {
 }
 
 func (p *player) refuse(path string, words []string, c errs.Code) error {
-	var refused []Slice
+	var refused []transport.Tag
 	for _, name := range p.pick(words) {
-		refused = append(refused, p.forget(name).Slice)
+		refused = append(refused, p.forget(name).Tag)
 	}
 	if len(refused) == 0 {
 		return fmt.Errorf("no such slice in flight")

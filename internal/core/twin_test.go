@@ -348,15 +348,17 @@ func (w *twin) handOver(p *twinPath) {
 		code = errs.Closed
 	}
 	w.completing = map[transport.Tag]bool{}
+	var tags []transport.Tag
 	for _, sl := range refused {
 		w.forget(w.slices[sl.Tag], ' ')
 		w.completing[sl.Tag] = true
+		tags = append(tags, sl.Tag)
 	}
 	first := w.transfers[refused[0].Owner]
 	if code == errs.Denied {
 		first.ending = true
 	}
-	w.s.Refused(w.now, p.id, refused, code, errors.New("refused"), &w.out)
+	w.s.Refused(w.now, p.id, tags, code, errors.New("refused"), &w.out)
 	w.settle()
 	w.completing = nil
 }

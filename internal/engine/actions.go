@@ -99,24 +99,32 @@ func (s *shard) postRun(p *core.Post) {
 	q := s.mu.paths[p.Path]
 	for i := range p.Slices {
 		c := &p.Slices[i]
-		t := s.mu.owners.slots[c.Owner]
-		s.post = append(s.post, transport.Slice{
-			Op: t.op, Class: t.class, Rail: c.Rail, Retry: c.Retry,
-			Local: t.local[c.Offset : c.Offset+c.Length], Buffer: t.target, Offset: t.offset + c.Offset,
-			Tag: c.Tag,
-		})
+		for k, t := range s.mu.owners.at(c.Owner, max(int(c.Run), 1)) {
+			local := t.local
+			if c.Run == 0 {
+				local = local[c.Offset : c.Offset+c.Length]
+			}
+			s.post = append(s.post, transport.Slice{
+				Op: c.Op, Class: c.Class, Rail: c.Rail, Retry: c.Retry,
+				Local: local, Buffer: t.target, Offset: t.offset + c.Offset, Tag: c.Tag + transport.Tag(k),
+			})
+		}
 	}
 	s.mu.Unlock()
 	n, err := 0, error(errGone)
 	if ep := q.endpoint(); ep != nil {
 		n, err = ep.Post(s.post)
 	}
+	s.back = s.back[:0]
+	for i := range s.post[n:] {
+		s.back = append(s.back, s.post[n+i].Tag)
+	}
 	clear(s.post)
-	if n == len(p.Slices) {
+	if len(s.back) == 0 {
 		return
 	}
 	s.event(func(c *core.Shard, now core.Time, out *core.Actions) {
-		c.Refused(now, p.Path, p.Slices[n:], errs.Of(err), err, out)
+		c.Refused(now, p.Path, s.back, errs.Of(err), err, out)
 	})
 }
 
@@ -145,30 +153,35 @@ func (e *Engine) Complete(done []transport.Completion) {
 func (s *shard) ends(ends []core.End) {
 	s.mu.Lock()
 	for i := range ends {
-		s.over = append(s.over, s.mu.owners.remove(ends[i].Owner))
+		s.over = append(s.over, s.mu.owners.remove(ends[i].Owner, max(ends[i].Run, 1))...)
 	}
 	s.mu.Unlock()
-	for at := 0; at < len(ends); {
-		n, first := at, s.over[at]
-		carrier := s.carrier(ends[at].Path)
-		for ; n < len(ends) && ends[n].Code == errs.OK; n++ {
-			t := s.over[n]
-			if t.batch != first.batch || t.tenant != first.tenant || ends[n].Path != ends[at].Path {
-				break
-			}
-			s.e.counts.attempts(ends[n].Attempts)
-			t.result = Result{Bytes: t.length, Transport: carrier}
+	for over := s.over; len(ends) > 0; {
+		path, n, first := ends[0].Path, 0, over[0]
+		for len(ends) > 0 && ends[0].Code == errs.OK && ends[0].Path == path && over[n].joins(first) {
+			s.e.counts.attempts(ends[0].Attempts)
+			n += max(ends[0].Run, 1)
+			ends = ends[1:]
 		}
-		if n > at {
-			s.e.settleRun(s.over[at:n])
-			at = n
+		if n > 0 {
+			s.well(over[:n], path)
+			over = over[n:]
 			continue
 		}
-		s.failed(first, &ends[at])
-		at++
+		s.failed(first, &ends[0])
+		ends, over = ends[1:], over[1:]
 	}
 	clear(s.over)
 	s.over = s.over[:0]
+}
+
+// well ends transfers of one batch and tenant that a path has carried.
+func (s *shard) well(ts []*transfer, id core.PathID) {
+	carrier := s.carrier(id)
+	for _, t := range ts {
+		t.result = Result{Bytes: t.length, Transport: carrier}
+	}
+	s.e.settleRun(ts)
 }
 
 // failed ends t with the error that the scheduler found.

@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 
 	"github.com/tideway-io/tideway/errs"
-	"github.com/tideway-io/tideway/internal/core"
 )
 
 // Result is how one request ended.
@@ -32,6 +31,7 @@ type Batch struct {
 		sync.Mutex
 		transfers []*transfer // in the order of Add
 		slabs     [][]transfer
+		spans     []span        // what was given to the scheduler
 		order     []int         // indexes in the order of their ends
 		open      int           // transfers not ended, plus one until sealed, plus one for a pending notification
 		sealed    bool          // no more Adds
@@ -131,8 +131,9 @@ func (b *Batch) take(n int) ([]*transfer, error) {
 	}
 	b.mu.open += n
 	got := b.mu.transfers[first : first+n : first+n]
+	cancels := b.cancels.Load()
 	for i, t := range got {
-		t.batch, t.index, t.cancels = b, first+i, b.cancels.Load()
+		*t = transfer{batch: b, index: first + i, cancels: cancels}
 	}
 	return got, nil
 }
@@ -291,23 +292,29 @@ func (b *Batch) Err() error {
 // Cancel withdraws every request that has not ended. It does not wait; the
 // batch is done when each has become quiet. Calling it again does nothing.
 func (b *Batch) Cancel() {
-	var live [numShards][]core.TransferID
+	var live [numShards][]span
 	b.mu.Lock()
 	b.cancels.Add(1)
 	if b.mu.cancel != nil {
 		close(b.mu.cancel)
 		b.mu.cancel = nil
 	}
-	for _, t := range b.mu.transfers {
-		if !t.over && t.scheduled.Load() {
-			i := t.view.peer.shard.number
-			live[i] = append(live[i], t.id)
-		}
+	for _, it := range b.mu.spans {
+		live[it.shard.number] = append(live[it.shard.number], it)
 	}
 	b.mu.Unlock()
-	for i, ids := range live {
-		b.e.shards[i].cancel(ids)
+	for i, spans := range live {
+		b.e.shards[i].cancel(spans)
 	}
+}
+
+// scheduled notes what was given to the machine of a shard, and reports whether
+// there was a Cancel since the count was what it says.
+func (b *Batch) scheduled(s *shard, w *scratch, cancels uint32) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.mu.spans = w.spans(s, b.mu.spans)
+	return b.cancels.Load() != cancels
 }
 
 // canceled returns a channel that is closed once Cancel was called since the
@@ -395,10 +402,7 @@ func (b *Batch) Reset() error {
 	if b.mu.sealed && b.mu.open > 0 {
 		return errs.New(errs.Busy, "reset batch", "its notifications are being delivered; Wait first")
 	}
-	for _, t := range b.mu.transfers {
-		*t = transfer{}
-	}
-	b.mu.transfers, b.mu.order = b.mu.transfers[:0], b.mu.order[:0]
+	b.mu.transfers, b.mu.order, b.mu.spans = b.mu.transfers[:0], b.mu.order[:0], b.mu.spans[:0]
 	if b.mu.open == 0 {
 		b.e.counts.batches.Add(1)
 		b.mu.done = nil // of the life that has ended

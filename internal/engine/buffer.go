@@ -126,6 +126,13 @@ func (b *Buffer) Desc() *segment.Buffer { return b.r.Desc() }
 // Bytes returns the memory, nil for a file.
 func (b *Buffer) Bytes() []byte { return b.r.Bytes() }
 
+// done ends the use of the buffer, nil for plain memory, by n transfers.
+func (b *Buffer) done(n int) {
+	if b != nil {
+		b.r.Done(n)
+	}
+}
+
 // Close withdraws the buffer unless transfers use it.
 func (b *Buffer) Close() error { return b.end(b.r.TryClose) }
 

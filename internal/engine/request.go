@@ -2,7 +2,6 @@ package engine
 
 import (
 	"math"
-	"sync/atomic"
 	"time"
 
 	"github.com/tideway-io/tideway/errs"
@@ -107,9 +106,7 @@ type transfer struct {
 	target   *segment.Buffer // as published
 	offset   uint64          // in target
 
-	cancels   uint32          // the batch's when it was added
-	id        core.TransferID // in the shard of the peer; set before scheduled
-	scheduled atomic.Bool
+	cancels uint32 // the batch's when it was added
 
 	over   bool   // under the batch's lock
 	result Result // set before over

@@ -49,8 +49,23 @@ func (t *transfer) spec() core.Transfer {
 // follows reports whether t joins the same buffers the same way as o.
 func (t *transfer) follows(o *transfer) bool {
 	f := t.remote.Found
-	return f != nil && f == o.remote.Found && t.op == o.op && t.forced == o.forced && (t.held == o.held || t.localKind() == o.localKind())
+	return f != nil && f == o.remote.Found && t.op == o.op && same(t.forced, o.forced) && (t.held == o.held || t.localKind() == o.localKind())
 }
+
+// runBytes is how long the requests may be that are scheduled as a run.
+const runBytes = 64 << 10
+
+// alike reports whether t, not yet routed, can be scheduled as one run with o,
+// which is, and lies in the target's buffer.
+func (t *transfer) alike(o *transfer) bool {
+	b := o.target
+	return t.follows(o) && t.class == o.class && t.deadline == o.deadline && t.length-1 < runBytes && t.joins(o) &&
+		t.remote.Offset <= b.Length && t.length <= b.Length-t.remote.Offset
+}
+
+// joins reports whether t ends together with o: one batch waits for both, one
+// tenant has room again.
+func (t *transfer) joins(o *transfer) bool { return t.batch == o.batch && same(t.tenant, o.tenant) }
 
 // locate sets the view, the target's buffer and the offset in it.
 func (t *transfer) locate() error {

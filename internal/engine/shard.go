@@ -30,31 +30,49 @@ type shard struct {
 		wake    core.Time // when timer fires; core.Never: it does not
 	}
 	post []transport.Slice // the runner's
+	back []transport.Tag   // the runner's
 	over []*transfer       // the runner's
 }
 
-// owners maps the scheduler's owner numbers to transfers.
+// owners maps the scheduler's owner numbers to transfers: an owner is a slot,
+// which a run has to itself, and a place in it.
 type owners struct {
-	slots []*transfer
+	slots []owned
 	free  []uint64
 }
 
-func (o *owners) add(t *transfer) uint64 {
-	if n := len(o.free); n > 0 {
-		i := o.free[n-1]
-		o.free = o.free[:n-1]
-		o.slots[i] = t
-		return i
-	}
-	o.slots = append(o.slots, t)
-	return uint64(len(o.slots) - 1)
+type owned struct {
+	ts   []*transfer // at most core.RunLen; not changed while it is here
+	left int         // not removed
 }
 
-func (o *owners) remove(i uint64) *transfer {
-	t := o.slots[i]
-	o.slots[i] = nil
-	o.free = append(o.free, i)
-	return t
+// add returns the owner number of the first; the others count up from it.
+func (o *owners) add(ts []*transfer) uint64 {
+	i := uint64(len(o.slots))
+	if n := len(o.free); n > 0 {
+		i = o.free[n-1]
+		o.free = o.free[:n-1]
+	} else {
+		o.slots = append(o.slots, owned{})
+	}
+	o.slots[i] = owned{ts, len(ts)}
+	return i * core.RunLen
+}
+
+// at returns n transfers from an owner number on.
+func (o *owners) at(owner uint64, n int) []*transfer {
+	first := int(owner % core.RunLen)
+	return o.slots[owner/core.RunLen].ts[first : first+n]
+}
+
+// remove is at for transfers that have ended.
+func (o *owners) remove(owner uint64, n int) []*transfer {
+	ts, slot := o.at(owner, n), &o.slots[owner/core.RunLen]
+	if slot.left -= n; slot.left == 0 {
+		slot.ts = nil
+		o.free = append(o.free, owner/core.RunLen)
+	}
+	return ts
 }
 
 // rounds is how many batches of actions a goroutine that came with an event of

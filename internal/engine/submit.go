@@ -58,30 +58,44 @@ func (e *Engine) submit(ctx context.Context, b *Batch, reqs []Request) error {
 
 // hold takes a use of each local buffer, all or none.
 func hold(reqs []Request) error {
-	for i := range reqs {
-		b := reqs[i].Local.Buffer
-		if b == nil || b.r.Use() {
-			continue
+	for at := 0; at < len(reqs); {
+		b, n := neighbours(reqs[at:])
+		if b != nil && !b.r.Use(n) {
+			release(reqs[:at])
+			return errs.New(errs.Revoked, reqs[at].Op.String(), "local buffer %q is closed", b.Desc().Name)
 		}
-		release(reqs[:i])
-		return errs.New(errs.Revoked, reqs[i].Op.String(), "local buffer %q is closed", b.Desc().Name)
+		at += n
 	}
 	return nil
 }
 
 func release(reqs []Request) {
-	for i := range reqs {
-		if b := reqs[i].Local.Buffer; b != nil {
-			b.r.Done()
+	for len(reqs) > 0 {
+		b, n := neighbours(reqs)
+		if b != nil {
+			b.r.Done(n)
 		}
+		reqs = reqs[n:]
 	}
+}
+
+// neighbours returns the local buffer of the first request, nil for plain memory,
+// and how many from there on have the same.
+func neighbours(reqs []Request) (b *Buffer, n int) {
+	b = reqs[0].Local.Buffer
+	for n < len(reqs) && reqs[n].Local.Buffer == b {
+		n++
+	}
+	return b, n
 }
 
 // scratch is what scheduling one call needs; the arrays are used again.
 type scratch struct {
-	specs []core.Transfer
-	ready []*transfer // routed, to peers of one shard
-	ids   []core.TransferID
+	specs   []core.Transfer
+	runs    [][]*transfer // of each spec: routed, to peers of one shard
+	ids     []core.TransferID
+	lengths []uint32
+	count   int // transfers in runs
 }
 
 // start routes transfers of one call and schedules them. What is wrong at the
@@ -92,16 +106,17 @@ func (e *Engine) start(ts []*transfer) {
 		w = new(scratch)
 	}
 	var unknown []*transfer
-	for _, t := range ts {
-		spec, err := w.route(e, t)
-		switch {
+	for len(ts) > 0 {
+		n := 1
+		switch spec, err := w.route(e, ts[0]); {
 		case err == errResolve:
-			unknown = append(unknown, t)
+			unknown = append(unknown, ts[0])
 		case err != nil:
-			e.fail(t, err)
+			e.fail(ts[0], err)
 		default:
-			w.add(t, spec)
+			n = w.add(ts, spec)
 		}
+		ts = ts[n:]
 	}
 	w.submit()
 	e.scratch.Put(w)
@@ -111,11 +126,12 @@ func (e *Engine) start(ts []*transfer) {
 // route is the transfer's own, or where the one before it in the call goes: the
 // paths are the same where the buffers are.
 func (w *scratch) route(e *Engine, t *transfer) (core.Transfer, error) {
-	last := len(w.ready) - 1
-	if last < 0 || !t.follows(w.ready[last]) {
+	last := len(w.runs) - 1
+	if last < 0 || !t.follows(w.runs[last][0]) {
 		return t.route(e)
 	}
-	t.view, t.target, t.offset = w.ready[last].view, w.ready[last].target, t.remote.Offset
+	before := w.runs[last][0]
+	t.view, t.target, t.offset = before.view, before.target, t.remote.Offset
 	if err := t.permitted(); err != nil {
 		return core.Transfer{}, err
 	}
@@ -128,44 +144,76 @@ func (w *scratch) route(e *Engine, t *transfer) (core.Transfer, error) {
 // its lock is held and how much the arrays on the way keep.
 const runMax = 1024
 
-// add collects t for its peer's shard.
-func (w *scratch) add(t *transfer, spec core.Transfer) {
-	if n := len(w.ready); n == runMax || n > 0 && w.ready[0].view.peer.shard != t.view.peer.shard {
+// add collects the first of ts, which is routed, for its peer's shard, and with it
+// those behind it that can be one run with it. It returns how many those are.
+func (w *scratch) add(ts []*transfer, spec core.Transfer) int {
+	first := ts[0]
+	if w.count+core.RunLen > runMax || w.count > 0 && w.runs[0][0].view.peer.shard != first.view.peer.shard {
 		w.submit()
 	}
-	w.specs, w.ready, w.ids = append(w.specs, spec), append(w.ready, t), append(w.ids, 0)
+	n := 1
+	for most := min(len(ts), core.RunLen); n < most && first.length-1 < runBytes && ts[n].alike(first); n++ {
+		t := ts[n]
+		t.view, t.target, t.offset = first.view, first.target, t.remote.Offset
+	}
+	if n > 1 {
+		at := len(w.lengths)
+		for _, t := range ts[:n] {
+			w.lengths = append(w.lengths, uint32(t.length))
+		}
+		spec.Lengths = w.lengths[at:]
+	}
+	w.specs, w.runs, w.ids = append(w.specs, spec), append(w.runs, ts[:n:n]), append(w.ids, 0)
+	w.count += n
+	return n
 }
 
 // submit gives what was collected to the machine. A Cancel that came too early
 // to find the transfers there is made up for.
 func (w *scratch) submit() {
-	if len(w.ready) == 0 {
+	if w.count == 0 {
 		return
 	}
-	s, b, cancels := w.ready[0].view.peer.shard, w.ready[0].batch, w.ready[0].cancels
+	first, late := w.runs[0][0], false
+	s := first.view.peer.shard
 	s.event(func(c *core.Shard, now core.Time, out *core.Actions) {
-		for i, t := range w.ready {
-			w.specs[i].Owner = s.mu.owners.add(t)
+		for i, run := range w.runs {
+			w.specs[i].Owner = s.mu.owners.add(run)
 		}
 		c.Submit(now, w.specs, w.ids, out)
-		for i, t := range w.ready {
-			t.id = w.ids[i]
-			t.scheduled.Store(true)
-		}
+		late = first.batch.scheduled(s, w, first.cancels)
 	})
-	if b.cancels.Load() != cancels {
-		s.cancel(w.ids)
+	if late {
+		s.cancel(w.spans(s, nil))
 	}
-	clear(w.ready)
-	w.specs, w.ready, w.ids = w.specs[:0], w.ready[:0], w.ids[:0]
+	clear(w.runs)
+	clear(w.specs)
+	w.specs, w.runs, w.ids, w.lengths, w.count = w.specs[:0], w.runs[:0], w.ids[:0], w.lengths[:0], 0
 }
 
-// cancel withdraws those of the transfers that have not ended.
-func (s *shard) cancel(ids []core.TransferID) {
-	for run := range slices.Chunk(ids, runMax) {
+// span is transfers of one run in the machine of a shard.
+type span struct {
+	shard *shard
+	id    core.TransferID // of the first; they count up
+	n     int
+}
+
+// spans appends what was given to the machine.
+func (w *scratch) spans(s *shard, to []span) []span {
+	for i, run := range w.runs {
+		to = append(to, span{s, w.ids[i], len(run)})
+	}
+	return to
+}
+
+// cancel withdraws those of the transfers, all of this shard, that have not ended.
+func (s *shard) cancel(all []span) {
+	for some := range slices.Chunk(all, runMax/core.RunLen) {
 		s.event(func(c *core.Shard, now core.Time, out *core.Actions) {
-			for _, id := range run {
-				c.Cancel(now, id, errs.Canceled, out)
+			for _, it := range some {
+				for i := range it.n {
+					c.Cancel(now, it.id+core.TransferID(i), errs.Canceled, out)
+				}
 			}
 		})
 	}
@@ -190,18 +238,22 @@ func (e *Engine) settle(t *transfer) { e.settleRun([]*transfer{t}) }
 func (e *Engine) settleRun(ts []*transfer) {
 	var moved [2]uint64 // by whether it is a Write
 	var bytes int64
+	held, uses := ts[0].held, 0
 	for _, t := range ts {
+		if t.held != held {
+			held.done(uses)
+			held, uses = t.held, 0
+		}
+		uses++
 		if t.result.Err == nil && t.op == transport.Read {
 			moved[0] += t.length
 		} else if t.result.Err == nil {
 			moved[1] += t.length
 		}
-		if t.held != nil {
-			t.held.r.Done()
-		}
 		t.local = nil
 		bytes += int64(t.length)
 	}
+	held.done(uses)
 	e.counts.bytesRead.Add(moved[0])
 	e.counts.bytesWritten.Add(moved[1])
 	e.give(ts[0].tenant, int64(len(ts)), bytes)

@@ -153,18 +153,18 @@ func within(size, offset, length uint64) bool { return offset <= size && length 
 // Unpin implements transport.Unpinner.
 func (b *Buffer) Unpin() { b.leave(onePin) }
 
-// Use holds the buffer for a transfer that has it as its local range, until
-// Done. It reports false once the buffer is closing.
-func (b *Buffer) Use() bool {
-	if b.state.Add(oneUse)&closing != 0 {
-		b.Done()
+// Use holds the buffer for n transfers that have it as their local range, until
+// Done for as many. It reports false once the buffer is closing.
+func (b *Buffer) Use(n int) bool {
+	if b.state.Add(uint64(n)*oneUse)&closing != 0 {
+		b.Done(n)
 		return false
 	}
 	return true
 }
 
-// Done ends one Use.
-func (b *Buffer) Done() { b.leave(oneUse) }
+// Done ends the use by n transfers.
+func (b *Buffer) Done(n int) { b.leave(uint64(n) * oneUse) }
 
 func (b *Buffer) leave(unit uint64) {
 	if b.state.Add(-unit) == closing {

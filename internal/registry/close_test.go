@@ -66,10 +66,10 @@ func TestCloseWaitsForWhoIsInside(t *testing.T) {
 			return p.Unpin
 		},
 		"use": func(t *testing.T, _ *history, b *Buffer) func() {
-			if !b.Use() {
+			if !b.Use(1) {
 				t.Fatal("an open buffer cannot be used")
 			}
-			return b.Done
+			return func() { b.Done(1) }
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -81,10 +81,10 @@ func TestCloseWaitsForWhoIsInside(t *testing.T) {
 				if err := b.TryClose(); !errors.Is(err, errs.ErrBusy) || h.Version() != version {
 					t.Errorf("TryClose: %v, version %d; want ErrBusy and %d", err, h.Version(), version)
 				}
-				if !b.Use() {
+				if !b.Use(1) {
 					t.Error("TryClose that was busy closed the buffer")
 				}
-				b.Done()
+				b.Done(1)
 
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
@@ -92,7 +92,7 @@ func TestCloseWaitsForWhoIsInside(t *testing.T) {
 					t.Errorf("Close while somebody is inside: %v, want ErrBusy with a count of 1", err)
 				}
 				h.expect(t, "attach detach")
-				if _, code := h.Pin(transport.Read, b.Desc().Key, 0, 1); code != errs.Revoked || b.Use() || len(h.Published().Buffers) != 0 {
+				if _, code := h.Pin(transport.Read, b.Desc().Key, 0, 1); code != errs.Revoked || b.Use(1) || len(h.Published().Buffers) != 0 {
 					t.Error("a closing buffer can still be entered or is published")
 				}
 				if err := b.TryClose(); !errors.Is(err, errs.ErrBusy) {

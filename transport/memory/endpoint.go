@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/tideway-io/tideway/errs"
+	"github.com/tideway-io/tideway/internal/mem"
 	"github.com/tideway-io/tideway/topology"
 	"github.com/tideway-io/tideway/transport"
 )
@@ -68,6 +69,8 @@ func (e *endpoint) Post(s []transport.Slice) (n int, err error) {
 		case size <= min(inlineSlice, budget) && s[n].Buffer.Location != topology.File:
 			budget -= size
 			e.add(out, &s[n])
+			took, bytes := e.follow(out, s[n:], budget)
+			n, budget = n+took, budget-bytes
 		default:
 			if err = e.queue(&s[n]); err != nil {
 				continue
@@ -128,6 +131,53 @@ func (e *endpoint) add(out *results, s *transport.Slice) {
 	if out.n++; out.n == flushAt {
 		e.flush(out)
 	}
+}
+
+// follow does those behind the first of s, just done well, that lie in the same
+// buffer and go the same way: all of them under one pin of what they span, which
+// is held no longer than for one step.
+func (e *endpoint) follow(out *results, s []transport.Slice, budget int) (n, bytes int) {
+	first := &s[0]
+	if out.n == 0 || out.done[out.n-1].Code != errs.OK {
+		return 0, 0
+	}
+	some := s[1:min(len(s), 1+flushAt-out.n)]
+	from, to := first.Offset, first.Offset
+	for ; n < len(some); n++ {
+		c, end := &some[n], some[n].Offset+uint64(len(some[n].Local))
+		if c.Buffer != first.Buffer || c.Op != first.Op || c.Rail != 0 || end < c.Offset || bytes+len(c.Local) > min(budget, mem.Step) {
+			break
+		}
+		from, to, bytes = min(from, c.Offset), max(to, end), bytes+len(c.Local)
+	}
+	if n == 0 || e.stopped(nil) != errs.OK {
+		return 0, 0
+	}
+	pin, code := e.pin(first, from-first.Offset, to-from)
+	if code != errs.OK || pin.File != nil {
+		pin.Unpin()
+		return 0, 0 // each by itself will tell which it is
+	}
+	for i := range some[:n] {
+		c := &some[i]
+		if remote := pin.Bytes[c.Offset-from:]; c.Op == transport.Read {
+			copy(c.Local, remote)
+		} else {
+			copy(remote, c.Local)
+		}
+		out.done[out.n].Tag = c.Tag
+		out.n++
+	}
+	pin.Unpin()
+	if first.Op == transport.Read {
+		out.in += uint64(bytes)
+	} else {
+		out.out += uint64(bytes)
+	}
+	if out.n == flushAt {
+		e.flush(out)
+	}
+	return n, bytes
 }
 
 // moved returns what a slice that ended with code adds to RailState.
