@@ -24,7 +24,8 @@ type Config struct {
 
 	// Name is the segment's name in Metadata. Without it this engine is not
 	// published there and only opens others. Without Metadata the name is the
-	// advertised host:port and Name must be empty.
+	// advertised host:port and Name must be empty. A name whose engine answers is
+	// ErrBusy; one left by an engine that does not answer is taken over.
 	Name string
 	// Metadata is where descriptors are published and found. Nil: peer to peer.
 	Metadata metadata.Store

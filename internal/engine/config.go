@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tideway-io/tideway/errs"
+	"github.com/tideway-io/tideway/internal/listen"
 	"github.com/tideway-io/tideway/internal/wire"
 	"github.com/tideway-io/tideway/metadata"
 	"github.com/tideway-io/tideway/segment"
@@ -74,9 +75,13 @@ func (c *Config) fill() error {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	var wrong []error
-	bad := func(format string, args ...any) {
-		wrong = append(wrong, errs.New(errs.Invalid, "open", format, args...))
+	var wrong []string
+	bad := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
+	if err := listen.CheckListen(c.Listen); err != nil {
+		bad("Listen is %s", detail(err))
+	}
+	if err := listen.CheckAdvertise(c.Advertise); err != nil {
+		bad("Advertise is %s", detail(err))
 	}
 	for _, d := range []struct {
 		name  string
@@ -106,19 +111,20 @@ func (c *Config) fill() error {
 	if c.Cluster != "" && c.Metadata == nil {
 		bad("Cluster is %q without Metadata; peer to peer, there is nothing to share", c.Cluster)
 	}
-	if err := c.drivers(); err != nil {
-		wrong = append(wrong, err)
+	c.drivers(bad)
+	if len(wrong) > 0 {
+		return errs.New(errs.Invalid, "open", "%s", strings.Join(wrong, "; "))
 	}
-	return errors.Join(wrong...)
+	return nil
 }
 
 // drivers keeps the drivers that Transports names.
-func (c *Config) drivers() error {
+func (c *Config) drivers(bad func(format string, args ...any)) {
 	var have []string
 	kept := make([]transport.Driver, 0, len(c.Drivers))
 	for _, d := range c.Drivers {
 		if slices.Contains(have, d.Name()) {
-			return errs.New(errs.Invalid, "open", "two drivers are called %q; leave one out", d.Name())
+			bad("Drivers has two called %q; leave one out", d.Name())
 		}
 		have = append(have, d.Name())
 		if len(c.Transports) == 0 || slices.Contains(c.Transports, d.Name()) {
@@ -127,11 +133,19 @@ func (c *Config) drivers() error {
 	}
 	for _, t := range c.Transports {
 		if !slices.Contains(have, t) {
-			return errs.New(errs.Invalid, "open", "transport %q is not in this build, which has %s", t, strings.Join(have, ", "))
+			bad("Transports names %q, which is not in this build; it has %s", t, strings.Join(have, ", "))
 		}
 	}
 	c.Drivers = kept
-	return nil
+}
+
+// detail is what an error says, without its operation and kind.
+func detail(err error) string {
+	var e *errs.Error
+	if errors.As(err, &e) {
+		return e.Detail
+	}
+	return err.Error()
 }
 
 // limits are what transports are told.

@@ -136,6 +136,9 @@ func (e *Engine) begin(ctx context.Context) error {
 		return err
 	}
 	e.listener.Start()
+	if err := e.claim(ctx); err != nil {
+		return err
+	}
 	if err := e.publish(ctx); err != nil {
 		return err
 	}

@@ -52,6 +52,39 @@ func (e *Engine) published() bool { return e.cfg.Metadata != nil && e.cfg.Name !
 func (e *Engine) descKey() string { return mooncake.DescKey(e.cfg.Cluster, string(e.name)) }
 func (e *Engine) addrKey() string { return mooncake.AddrKey(e.cfg.Cluster, string(e.name)) }
 
+// claim refuses a name whose owner lives: the descriptor that the store has of it
+// names an engine that answers, as the life that it is of. What a dead engine has
+// left, or one that cannot be asked, is replaced. Of two that open at the same
+// time both may get the name; then the later one has it, and the other is told
+// (taken). See docs/adr/0015-one-engine-per-name.md.
+func (e *Engine) claim(ctx context.Context) error {
+	if !e.published() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, e.cfg.ConnectTimeout)
+	defer cancel()
+	value, err := e.cfg.Metadata.Get(ctx, e.descKey())
+	if errors.Is(err, errs.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return e.storeError(ctx, "open", e.name, err)
+	}
+	d, _, err := mooncake.DecodeDesc(value)
+	if err != nil || d.Incarnation == 0 || d.Addr == "" {
+		return nil
+	}
+	c, err := e.dialControl(ctx, d)
+	if err != nil {
+		e.log.Info("the name is taken over from an engine that does not answer", "name", e.name, "incarnation", d.Incarnation, "addr", d.Addr, "err", err)
+		return nil
+	}
+	if err := c.Close(); err != nil {
+		e.log.Debug("close control connection", "err", err)
+	}
+	return errs.New(errs.Busy, "open", "the name %q is that of the engine at %s, which lives: give each engine a name of its own, or close that one", e.name, d.Addr)
+}
+
 // publish puts the address and the descriptor into the store, if there is one and
 // it does not have them. Peer to peer they are answered to whoever asks.
 func (e *Engine) publish(ctx context.Context) error { return e.asking(ctx, "publish", e.put) }

@@ -169,7 +169,7 @@ func TestNameTaken(t *testing.T) {
 	short := func(c *Config) { c.MetadataTTL = 30 * time.Millisecond }
 	one := openFake(t, &fake{}, &network{}, inStore(s, "n"), short)
 	two, err := Open(t.Context(), Config{
-		Drivers: []transport.Driver{&fake{}}, Discover: (&network{}).discover, Metadata: s, Name: "n", MetadataTTL: 30 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+		Drivers: []transport.Driver{&fake{}}, Discover: (&network{}).discover, Metadata: &late{shop: s}, Name: "n", MetadataTTL: 30 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -83,6 +84,68 @@ func inStore(s *shop, name string) func(*Config) {
 	return func(c *Config) { c.Metadata, c.Name = s, name }
 }
 
+// late is a shop as one sees it who asks before others publish: its first Get
+// finds nothing.
+type late struct {
+	*shop
+	asked atomic.Bool
+}
+
+func (l *late) Get(ctx context.Context, key string) ([]byte, error) {
+	if l.asked.CompareAndSwap(false, true) {
+		return nil, errs.New(errs.NotFound, "get", "not yet")
+	}
+	return l.shop.Get(ctx, key)
+}
+
+// TestNameOfALivingEngine: a name in use is refused, and that of an engine that is
+// gone, or was never ours, is not.
+func TestNameOfALivingEngine(t *testing.T) {
+	s := newShop()
+	one := openFake(t, &fake{}, &network{}, inStore(s, "n"))
+	open := func() (*Engine, error) {
+		return Open(t.Context(), Config{
+			Drivers: []transport.Driver{&fake{}}, Discover: (&network{}).discover, Metadata: s, Name: "n", Logger: slog.New(slog.DiscardHandler),
+		})
+	}
+	if _, err := open(); errs.Of(err) != errs.Busy || !strings.Contains(err.Error(), one.Addr()) {
+		t.Fatalf("%v, want busy, with the owner's address", err)
+	}
+	if d := s.published(t, "n"); d == nil || d.Incarnation != one.incarnation {
+		t.Fatal("an engine that did not open took another one's name away")
+	}
+	left := s.published(t, "n")
+	for _, change := range []func(*segment.Desc){
+		func(d *segment.Desc) { d.Addr = "127.0.0.1:1" }, // nobody answers there
+		func(d *segment.Desc) { d.Incarnation++ },        // another life answers there
+	} {
+		d := *left
+		change(&d)
+		value, err := mooncake.EncodeDesc(&d, time.Now())
+		if err == nil {
+			err = s.Store.Put(t.Context(), mooncake.DescKey("", "n"), value)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		two, err := open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := s.published(t, "n"); d == nil || d.Incarnation != two.incarnation {
+			t.Error("the next engine of the name is not published")
+		}
+		if err := two.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	s.do(func(_ context.Context, op string) error { return errs.New(errs.Unreachable, op, "the network is gone") })
+	if _, err := open(); !errors.Is(err, errs.ErrUnreachable) {
+		t.Errorf("%v, want unreachable", err)
+	}
+	s.do(nil)
+}
+
 func TestNameOfAnotherEngineIsLeftAlone(t *testing.T) {
 	s := newShop()
 	one := openFake(t, &fake{}, &network{}, inStore(s, "n"))
@@ -95,7 +158,7 @@ func TestNameOfAnotherEngineIsLeftAlone(t *testing.T) {
 	if d := s.published(t, "n"); d == nil || d.Incarnation != one.incarnation {
 		t.Fatal("an engine that did not open took another one's name away")
 	}
-	two := openFake(t, &fake{}, &network{}, inStore(s, "n"))
+	two := openFake(t, &fake{}, &network{}, func(c *Config) { c.Metadata, c.Name = &late{shop: s}, "n" })
 	if err := one.Close(); err != nil {
 		t.Fatal(err)
 	}

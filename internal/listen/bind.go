@@ -80,12 +80,9 @@ func explainBind(host string, port uint16, err error) error {
 // advertise decides what peers are told to dial.
 func advertise(opts *Options, bound netip.AddrPort) (hostport, reason string, err error) {
 	if opts.Advertise != "" {
-		host, port, err := ParseAddr(opts.Advertise, bound.Port())
+		host, port, err := dialable(opts.Advertise, bound.Port())
 		if err != nil {
 			return "", "", err
-		}
-		if a, err := netip.ParseAddr(host); host == "" || port == 0 || err == nil && a.IsUnspecified() {
-			return "", "", errs.New(errs.Invalid, "advertise", "%q is nothing that a peer can dial; want host or host:port", opts.Advertise)
 		}
 		return JoinAddr(host, port), "asked for", nil
 	}
@@ -108,6 +105,34 @@ func advertise(opts *Options, bound netip.AddrPort) (hostport, reason string, er
 		return "", "", e
 	}
 	return JoinAddr(best.String(), bound.Port()), reason, nil
+}
+
+// dialable is ParseAddr of what peers are told to dial.
+func dialable(s string, otherwise uint16) (host string, port uint16, err error) {
+	host, port, err = ParseAddr(s, otherwise)
+	if err != nil {
+		return "", 0, err
+	}
+	if a, err := netip.ParseAddr(host); host == "" || port == 0 || err == nil && a.IsUnspecified() {
+		return "", 0, errs.New(errs.Invalid, "advertise", "%q is nothing that a peer can dial; want host or host:port", s)
+	}
+	return host, port, nil
+}
+
+// CheckListen says what is wrong with Options.Listen as it is written, before
+// anything is bound; nil if nothing is.
+func CheckListen(s string) error {
+	_, _, err := ParseAddr(s, 0)
+	return err
+}
+
+// CheckAdvertise is CheckListen for Options.Advertise.
+func CheckAdvertise(s string) error {
+	if s == "" {
+		return nil
+	}
+	_, _, err := dialable(s, 1)
+	return err
 }
 
 // hostNetwork lists what the kernel has.
