@@ -1,5 +1,5 @@
-// Package mem is memory outside the garbage collector's heap, and the copying
-// of memory in steps that can be stopped.
+// Package mem is memory outside the garbage collector's heap, and what copying
+// memory in steps that can be stopped has to know.
 //
 // It knows nothing of buffers and registration: package registry decides who
 // may touch what and for how long.
@@ -9,7 +9,6 @@ import (
 	"math"
 	"math/bits"
 	"sync"
-	"sync/atomic"
 
 	"github.com/tideway-io/tideway/errs"
 )
@@ -73,23 +72,4 @@ func contains(addr, n uint64) bool {
 func Backward(dst, src []byte, n int) bool {
 	d, s := Addr(dst), Addr(src)
 	return d > s && d-s < uintptr(n)
-}
-
-// Copy copies len(src) bytes to dst, which must be at least as long, in steps.
-// The ranges may overlap. It stops before the next step once cancel is true and
-// then returns false: any part of dst may have been written. A nil cancel never
-// stops it.
-func Copy(dst, src []byte, cancel *atomic.Bool) bool {
-	back := Backward(dst, src, len(src))
-	for done := 0; done < len(src); done += Step {
-		if cancel != nil && cancel.Load() {
-			return false
-		}
-		from, to := done, min(done+Step, len(src))
-		if back {
-			from, to = len(src)-to, len(src)-from
-		}
-		copy(dst[from:to], src[from:to])
-	}
-	return true
 }

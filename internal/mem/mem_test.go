@@ -6,7 +6,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
-	"sync/atomic"
 	"testing"
 
 	"github.com/tideway-io/tideway/errs"
@@ -80,8 +79,9 @@ func TestSlice(t *testing.T) {
 	}
 }
 
-// TestCopyIsMemmove compares with the obvious way for every kind of overlap.
-func TestCopyIsMemmove(t *testing.T) {
+// TestBackward copies in steps, as Backward says, and compares with memmove for
+// every kind of overlap.
+func TestBackward(t *testing.T) {
 	const n = 3*Step + 5
 	base := make([]byte, 2*n)
 	rng := rand.NewChaCha8([32]byte{1})
@@ -89,40 +89,16 @@ func TestCopyIsMemmove(t *testing.T) {
 		_, _ = rng.Read(base)
 		from := max(0, -shift)
 		src, dst := base[from:from+n], base[from+shift:from+shift+n]
-		want := bytes.Clone(src)
-		if !Copy(dst, src, nil) || !bytes.Equal(dst, want) {
-			t.Errorf("Copy with dst %d bytes after src differs from memmove", shift)
+		want, back := bytes.Clone(src), Backward(dst, src, n)
+		for done := 0; done < n; done += Step {
+			from, to := done, min(done+Step, n)
+			if back {
+				from, to = n-to, n-from
+			}
+			copy(dst[from:to], src[from:to])
 		}
-	}
-	if !Copy(nil, nil, nil) {
-		t.Error("Copy of nothing did not finish")
-	}
-}
-
-func TestCopyStopsWhenCancelled(t *testing.T) {
-	var cancel atomic.Bool
-	cancel.Store(true)
-	dst, src := make([]byte, Step), bytes.Repeat([]byte{1}, Step)
-	if Copy(dst, src, &cancel) || dst[0] != 0 {
-		t.Error("a cancelled Copy moved bytes or said that it finished")
-	}
-}
-
-func BenchmarkCopy(b *testing.B) {
-	for _, n := range []int{4 << 10, 256 << 10, 16 << 20} {
-		dst, src := make([]byte, n), make([]byte, n)
-		var cancel atomic.Bool
-		b.Run("steps", func(b *testing.B) {
-			b.SetBytes(int64(n))
-			for b.Loop() {
-				Copy(dst, src, &cancel)
-			}
-		})
-		b.Run("copy", func(b *testing.B) {
-			b.SetBytes(int64(n))
-			for b.Loop() {
-				copy(dst, src)
-			}
-		})
+		if !bytes.Equal(dst, want) {
+			t.Errorf("steps with dst %d bytes after src, backward %v, differ from memmove", shift, back)
+		}
 	}
 }

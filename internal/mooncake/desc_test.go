@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -12,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tideway-io/tideway/errs"
-	"github.com/tideway-io/tideway/internal/testenv"
+
 	"github.com/tideway-io/tideway/segment"
 )
 
@@ -160,28 +161,28 @@ func TestLongList(t *testing.T) {
 	}
 }
 
-// TestLongListIsQuick takes the best of a few tries, since others share the CPUs.
-func TestLongListIsQuick(t *testing.T) {
-	const tries = 10
-	limit := 300 * time.Millisecond
-	if testenv.Race {
-		limit *= 30
-	}
-	d, best := many(100_000), time.Hour
-	for range tries {
-		start := time.Now()
-		text, err := EncodeDesc(d, start)
+// TestLongListIsLinear counts what is allocated for ten times as many buffers:
+// time would depend on who else uses the CPUs.
+func TestLongListIsLinear(t *testing.T) {
+	work := func(n int) (times, bytes float64) {
+		d := many(n)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		text, err := EncodeDesc(d, time.Unix(0, 0))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if _, _, err := DecodeDesc(text); err != nil {
 			t.Fatal(err)
 		}
-		if best = min(best, time.Since(start)); best < limit {
-			return
-		}
+		runtime.ReadMemStats(&after)
+		return float64(after.Mallocs - before.Mallocs), float64(after.TotalAlloc - before.TotalAlloc)
 	}
-	t.Errorf("%v to encode and decode, want below %v", best, limit)
+	fewTimes, fewBytes := work(10_000)
+	times, bytes := work(100_000)
+	if times > 12*fewTimes || bytes > 15*fewBytes {
+		t.Errorf("%.0f allocations of %.0f bytes for 100,000 buffers, %.0f of %.0f for 10,000; want about ten times as much", times, bytes, fewTimes, fewBytes)
+	}
 }
 
 func TestMemberLimit(t *testing.T) {

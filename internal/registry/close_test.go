@@ -298,7 +298,7 @@ func TestRegisterByAddress(t *testing.T) {
 	}
 	r := New(Options{})
 	buf := register(t, r, Registration{Addr: mem.Addr(b), Length: 4096, Access: segment.ReadWrite, Free: free})
-	if r.Find(b) != buf || buf.Desc().Addr != uint64(mem.Addr(b)) {
+	if r.find(b) != buf || buf.Desc().Addr != uint64(mem.Addr(b)) {
 		t.Error("the memory is registered elsewhere")
 	}
 	p, code := r.Pin(transport.Write, buf.Desc().Key, 10, 4)

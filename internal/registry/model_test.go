@@ -154,7 +154,7 @@ func play(t *testing.T, r *Registry, m *plain, arena []byte, call byte, a, b, c 
 				want = e.got
 			}
 		}
-		if got := r.Find(arena[from:to]); got != want {
+		if got := r.find(arena[from:to]); got != want {
 			t.Fatalf("find [%d, %d): %v, want %v", from, to, got, want)
 		}
 	}

@@ -241,22 +241,6 @@ func (r *Registry) Refused() Refused {
 	return Refused{c.denied.Load(), c.outOfRange.Load(), c.revoked.Load(), c.notRegistered.Load()}
 }
 
-// Find returns the buffer that holds all of mem, also while it is closing, or
-// nil. Empty mem is in no buffer.
-func (r *Registry) Find(mem []byte) *Buffer {
-	addr, n := address(mem)
-	if n == 0 {
-		return nil
-	}
-	r.mu.RLock()
-	b := r.mu.order.floor(addr)
-	r.mu.RUnlock()
-	if b == nil || !within(b.pub.Length, addr-b.pub.Addr, n) {
-		return nil
-	}
-	return b
-}
-
 // Len returns how many buffers are registered.
 func (r *Registry) Len() int {
 	r.mu.RLock()

@@ -98,7 +98,7 @@ func TestRegistrationRules(t *testing.T) {
 			t.Errorf("%s: %d buffers are registered, want %d", name, r.Len(), before)
 		}
 	}
-	if got := r.Find(mem[200:400]); got != a {
+	if got := r.find(mem[200:400]); got != a {
 		t.Errorf("after all that, Find gives %v, want %v", got, a)
 	}
 }
@@ -358,7 +358,7 @@ func TestPublished(t *testing.T) {
 func TestFind(t *testing.T) {
 	mem := make([]byte, 100)
 	r := New(Options{})
-	if r.Find(mem) != nil || r.Find(nil) != nil {
+	if r.find(mem) != nil || r.find(nil) != nil {
 		t.Error("an empty registry finds something")
 	}
 	a := register(t, r, Registration{Name: "a", Bytes: mem[10:20]})
@@ -370,7 +370,7 @@ func TestFind(t *testing.T) {
 		from, to int
 		want     *Buffer
 	}{{10, 20, a}, {19, 20, a}, {20, 21, b}, {19, 21, nil}, {9, 11, nil}, {29, 31, nil}, {15, 15, nil}, {50, 60, nil}} {
-		if got := r.Find(mem[c.from:c.to]); got != c.want {
+		if got := r.find(mem[c.from:c.to]); got != c.want {
 			t.Errorf("Find [%d:%d) = %v, want %v", c.from, c.to, got, c.want)
 		}
 	}
@@ -397,7 +397,7 @@ func TestManyBuffers(t *testing.T) {
 		t.Fatalf("%d buffers are published", got)
 	}
 	for i, b := range bufs {
-		if got := r.Find(mem[i*size:][:size]); got != b {
+		if got := r.find(mem[i*size:][:size]); got != b {
 			t.Fatalf("Find(%d) = %v", i, got)
 		}
 	}

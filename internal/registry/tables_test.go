@@ -128,3 +128,13 @@ func TestOrderAgainstSlice(t *testing.T) {
 		}
 	}
 }
+
+// find returns the buffer that holds all of mem, nil if none does.
+func (r *Registry) find(mem []byte) *Buffer {
+	addr, n := address(mem)
+	b := r.mu.order.floor(addr)
+	if n == 0 || b == nil || !within(b.pub.Length, addr-b.pub.Addr, n) {
+		return nil
+	}
+	return b
+}

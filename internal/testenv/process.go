@@ -102,46 +102,6 @@ func StartCmd(t testing.TB, cmd *exec.Cmd) *Process {
 	return p
 }
 
-// Tideway starts the command built from this tree.
-func Tideway(t testing.TB, args ...string) *Process {
-	t.Helper()
-	return Start(t, append([]string{Binary(t)}, args...)...)
-}
-
-// Binary builds cmd/tideway, with the race detector when the test has it, and
-// returns its path. Building again costs a second. TIDEWAY_TEST_BINARY names
-// another one to use.
-func Binary(t testing.TB) string {
-	t.Helper()
-	if path := os.Getenv("TIDEWAY_TEST_BINARY"); path != "" {
-		return path
-	}
-	root := ModuleRoot(t)
-	path := filepath.Join(root, "bin", "test", "tideway")
-	args := []string{"build", "-buildvcs=false", "-o", path, "./cmd/tideway"}
-	if Race {
-		path += "-race"
-		args = []string{"build", "-buildvcs=false", "-race", "-o", path, "./cmd/tideway"}
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	lock, err := os.Create(path + ".lock") // test binaries run side by side
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer lock.Close()
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command("go", args...)
-	cmd.Dir = root
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, out)
-	}
-	return path
-}
-
 // Stdout returns what the process wrote to its standard output so far.
 func (p *Process) Stdout() string { return p.stdout.String() }
 

@@ -65,8 +65,7 @@ func TestRevokedHalfway(t *testing.T) {
 	hub := NewHub()
 	from, to := open(t, hub.Driver(), nil), open(t, hub.Driver(), st.wrap)
 	target := make([]byte, 64*mem.Step)
-	to.register(target, segment.ReadWrite)
-	b := to.reg.Find(target)
+	b := to.enrol(target, segment.ReadWrite)
 	ep := from.connect(to)
 	if _, err := ep.Post([]transport.Slice{{Op: transport.Read, Local: make([]byte, len(target)), Buffer: b.Desc(), Tag: 1}}); err != nil {
 		t.Fatal(err)

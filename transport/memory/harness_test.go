@@ -90,11 +90,16 @@ func (e *engine) desc() *segment.Desc {
 
 func (e *engine) register(b []byte, access segment.Access) *segment.Buffer {
 	e.Helper()
+	return e.enrol(b, access).Desc()
+}
+
+func (e *engine) enrol(b []byte, access segment.Access) *registry.Buffer {
+	e.Helper()
 	got, err := e.reg.Register(e.Context(), registry.Registration{Bytes: b, Access: access})
 	if err != nil {
 		e.Fatal(err)
 	}
-	return got.Desc()
+	return got
 }
 
 func (e *engine) connect(to *engine) transport.Endpoint {

@@ -27,8 +27,8 @@ func TestReadAndWriteEverySize(t *testing.T) {
 			from, to := p[0], p[1]
 			ep := from.connect(to)
 			target := make([]byte, most+8)
-			buf := to.register(target, segment.ReadWrite)
-			n := from.count()
+			held := to.enrol(target, segment.ReadWrite)
+			buf, n := held.Desc(), from.count()
 			for i, size := range []int{0, 1, 4095, 4096, inlineSlice, inlineSlice + 1, mem.Step, mem.Step + 1, most} {
 				data := random(size, byte(i))
 				back := make([]byte, size)
@@ -46,7 +46,7 @@ func TestReadAndWriteEverySize(t *testing.T) {
 					t.Errorf("%d bytes differ", size)
 				}
 			}
-			if pins, uses := to.reg.Find(target).Held(); pins != 0 || uses != 0 {
+			if pins, uses := held.Held(); pins != 0 || uses != 0 {
 				t.Errorf("%d pins and %d uses are left", pins, uses)
 			}
 			if err := ep.Close(); err != nil {
