@@ -66,7 +66,7 @@ func NeedRoot(t testing.TB) {
 }
 
 // packages says which Debian package has a tool, where the names differ.
-var packages = map[string]string{"ip": "iproute2", "tc": "iproute2", "ss": "iproute2", "nft": "nftables"}
+var packages = map[string]string{"ip": "iproute2", "tc": "iproute2", "ss": "iproute2", "nft": "nftables", "etcd": "etcd-server"}
 
 // NeedTool returns the path of a program that the test calls.
 func NeedTool(t testing.TB, name string) string {
