@@ -55,7 +55,7 @@ func newBench(c *console) *cobra.Command {
 		Args:    arguments(0, 1, "at most ADDR or ADDR/NAME"),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if len(args) == 1 {
-				if b.target, err = parseSegmentPlace(args[0]); err != nil {
+				if b.target, err = b.names.segmentPlace(args[0]); err != nil {
 					return err
 				}
 			}

@@ -36,7 +36,7 @@ func newGet(c *console) *cobra.Command {
 		Example: "  tideway get 127.0.0.1:7000/model model.bin\n  tideway get [::1]:7000/kv@1MiB:64KiB - | sha256sum",
 		Args:    arguments(2, 2, "ADDR/NAME[@OFFSET[:LENGTH]] and FILE"),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			if g.from, err = parsePlace(args[0]); err != nil {
+			if g.from, err = g.names.place(args[0]); err != nil {
 				return swapped(err, args[1], "ADDR/NAME comes first, then FILE")
 			}
 			if g.to = args[1]; g.to == "" {

@@ -18,14 +18,11 @@ func newLs(c *console) *cobra.Command {
 		Example: "  tideway ls 127.0.0.1:7000\n  tideway ls [fe80::1%eth0]:7000 -o json",
 		Args:    arguments(1, 1, "ADDR"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := parseSegmentPlace(args[0])
+			addr, err := o.names.segment(args[0])
 			if err != nil {
 				return err
 			}
-			if p.name != "" {
-				return usagef("ls lists all of %s; tideway stat %s shows one", p.addr, args[0])
-			}
-			return ls(cmd.Context(), o, p.addr, all)
+			return ls(cmd.Context(), o, addr, all)
 		},
 	}
 	o.flags(cmd, "table", "json")

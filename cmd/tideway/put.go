@@ -36,7 +36,7 @@ func newPut(c *console) *cobra.Command {
 		Example: "  tideway put model.bin 127.0.0.1:7000/model\n  tideway put - 127.0.0.1:7000/kv@64KiB < page",
 		Args:    arguments(2, 2, "FILE and ADDR/NAME[@OFFSET]"),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			if p.to, err = parsePlace(args[1]); err != nil {
+			if p.to, err = p.names.place(args[1]); err != nil {
 				return swapped(err, args[0], "FILE comes first, then ADDR/NAME")
 			}
 			if p.to.hasLength {

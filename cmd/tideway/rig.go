@@ -55,6 +55,9 @@ func openRig(ctx context.Context, o *client, at place, need uint64, checksum boo
 	}
 	r.closers = append(r.closers, second.Close)
 	if at.addr == "" {
+		if !o.names.peerToPeer() {
+			return r, usagef("--metadata finds a segment by its name: give it, or leave out --metadata to start a second process")
+		}
 		at, err = r.target(ctx, o.transport, need)
 		if err != nil {
 			return r, err

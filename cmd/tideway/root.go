@@ -144,6 +144,7 @@ func plural(n int, what string) string {
 // client are the flags of the commands that dial.
 type client struct {
 	c         *console
+	names     names
 	output    choiceFlag
 	transport string
 	stall     time.Duration
@@ -159,6 +160,7 @@ func (o *client) flags(cmd *cobra.Command, formats ...string) {
 	f.DurationVar(&o.stall, "stall-timeout", 10*time.Second, "give up on a peer that is connected and silent for so long")
 	f.DurationVar(&o.connect, "connect-timeout", 5*time.Second, "give up on a connection that takes so long")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log what the engine does")
+	o.names.flags(cmd)
 }
 
 // open starts the command's engine, and makes sure that the transport asked for
@@ -167,8 +169,12 @@ func (o *client) open(ctx context.Context, checksum bool) (*tideway.Engine, erro
 	if o.stall <= 0 || o.connect <= 0 {
 		return nil, usagef("--stall-timeout and --connect-timeout must be above zero")
 	}
+	store, err := o.names.open(o.c)
+	if err != nil {
+		return nil, err
+	}
 	e, err := tideway.Open(ctx, tideway.Config{
-		StallTimeout: o.stall, ConnectTimeout: o.connect, DisableChecksum: !checksum, Logger: logger(o.c.err, o.verbose),
+		Metadata: store, Cluster: o.names.clusterOf(), StallTimeout: o.stall, ConnectTimeout: o.connect, DisableChecksum: !checksum, Logger: logger(o.c.err, o.verbose),
 	})
 	if err != nil {
 		return nil, err

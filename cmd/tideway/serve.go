@@ -22,6 +22,7 @@ import (
 type serve struct {
 	c          *console
 	cfg        tideway.Config
+	names      names
 	memory     []string
 	files      []string
 	access     choiceFlag
@@ -59,6 +60,9 @@ func newServe(c *console) *cobra.Command {
 	f.DurationVar(&s.grace, "grace", 10*time.Second, "time for transfers to end after a signal")
 	f.DurationVar(&s.putTimeout, "put-timeout", time.Minute, "give up a put that writes nothing for so long")
 	f.DurationVar(&s.cfg.StallTimeout, "stall-timeout", 10*time.Second, "give up on a peer that is connected and silent for so long")
+	s.names.flags(cmd)
+	f.StringVar(&s.cfg.Name, "name", "", "NAME under which others find this in the metadata store")
+	f.DurationVar(&s.cfg.MetadataTTL, "metadata-ttl", 30*time.Second, "the name goes away so long after this process was killed")
 	f.BoolVar(&s.untilEOF, "until-eof", false, "end as well when standard input ends")
 	f.BoolVarP(&s.verbose, "verbose", "v", false, "log what the engine does")
 	f.VarP(&s.output, "output", "o", "how to print what is offered")
@@ -74,7 +78,7 @@ func (s *serve) run(ctx context.Context) error {
 	}
 	log := logger(s.c.err, s.verbose)
 	s.cfg.Logger, s.cfg.DrainTimeout = log, s.grace
-	e, err := tideway.Open(ctx, s.cfg)
+	e, err := s.open(ctx)
 	if err != nil {
 		return err
 	}
@@ -95,6 +99,19 @@ func (s *serve) run(ctx context.Context) error {
 	}
 	defer s.readyFile.remove()
 	return s.work(ctx, e, d)
+}
+
+// open starts the engine, under its name where there is a metadata store.
+func (s *serve) open(ctx context.Context) (*tideway.Engine, error) {
+	if s.names.peerToPeer() != (s.cfg.Name == "") {
+		return nil, usagef("--metadata and --name go together: others find NAME in the metadata store")
+	}
+	store, err := s.names.open(s.c)
+	if err != nil {
+		return nil, err
+	}
+	s.cfg.Metadata, s.cfg.Cluster = store, s.names.clusterOf()
+	return tideway.Open(ctx, s.cfg)
 }
 
 // work runs the desk until a signal or the end of input, then drains.
@@ -219,7 +236,14 @@ func (s *serve) print(v serving, d *desk) error {
 	if exposed(v.Addr) {
 		fmt.Fprintf(s.c.err, "serve: anybody who can reach %s can use what is offered; there is no authentication yet\n", v.Addr)
 	}
-	_, err := fmt.Fprintf(s.c.out, "\n  tideway ls %s\n  tideway get %s/%s FILE\n", v.Addr, v.Addr, s.firstName())
+	at, how := v.Addr, ""
+	if s.cfg.Metadata != nil {
+		at, how = v.Segment, " --metadata "+s.names.shown()
+		if s.names.cluster != "" {
+			how += " --cluster " + s.names.cluster
+		}
+	}
+	_, err := fmt.Fprintf(s.c.out, "\n  tideway ls %s%s\n  tideway get %s/%s FILE%s\n", at, how, at, s.firstName(), how)
 	return err
 }
 

@@ -17,7 +17,7 @@ func newStat(c *console) *cobra.Command {
 		Short: "Show another process: its life, its transports, the round trip, its buffers",
 		Args:  arguments(1, 1, "ADDR or ADDR/NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := parseSegmentPlace(args[0])
+			p, err := o.names.segmentPlace(args[0])
 			if err == nil && p.hasOffset {
 				err = usagef("%q: stat takes no range", args[0])
 			}

@@ -34,14 +34,19 @@ func parsePlace(s string) (place, error) {
 	if p.addr, err = parseAddr(addr); err != nil {
 		return place{}, err
 	}
+	return parseBuffer(p, s, rest)
+}
+
+// parseBuffer reads NAME with an optional range into p; whole is for messages.
+func parseBuffer(p place, whole, rest string) (place, error) {
 	name, span, ranged := cutLast(rest, '@')
 	p.name = name
 	if err := checkName(name); err != nil {
-		return place{}, usagef("%q: %v", s, err)
+		return place{}, usagef("%q: %v", whole, err)
 	}
 	if ranged {
 		if err := p.parseRange(span); err != nil {
-			return place{}, usagef("%q: %v", s, err)
+			return place{}, usagef("%q: %v", whole, err)
 		}
 	}
 	return p, nil
