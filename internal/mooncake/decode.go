@@ -100,6 +100,7 @@ func (r *reader) finish() error {
 	if r.d.Protocol != "tcp" {
 		return errs.New(errs.Unsupported, "decode descriptor", "protocol %q, want \"tcp\"", r.d.Protocol)
 	}
+	r.d.Transports = []string{TransportName}
 	return r.classic()
 }
 

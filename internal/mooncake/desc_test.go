@@ -53,7 +53,7 @@ func TestDecodeClassic(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := &segment.Desc{
-		Name: "seg-tcp", Protocol: "tcp", TCPDataPort: 15123, TCPVersion: 2,
+		Name: "seg-tcp", Protocol: "tcp", TCPDataPort: 15123, TCPVersion: 2, Transports: []string{TransportName},
 		Buffers: []segment.Buffer{
 			{Addr: 17592186044416, Length: 4194304, Location: "*", Access: segment.ReadWrite},
 			{Addr: 17592454479872, Length: 4194304, Location: "*", Access: segment.ReadWrite},
@@ -239,8 +239,8 @@ func TestDecodeForgives(t *testing.T) {
 		text string
 		want segment.Desc
 	}{
-		{`{"protocol":"tcp"}`, segment.Desc{Protocol: "tcp", TCPVersion: 1}},
-		{`{"protocol":"tcp","buffers":null,"tideway":null,"timestamp":7}`, segment.Desc{Protocol: "tcp", TCPVersion: 1}},
+		{`{"protocol":"tcp"}`, segment.Desc{Protocol: "tcp", TCPVersion: 1, Transports: []string{TransportName}}},
+		{`{"protocol":"tcp","buffers":null,"tideway":null,"timestamp":7}`, segment.Desc{Protocol: "tcp", TCPVersion: 1, Transports: []string{TransportName}}},
 		{`{"protocol":["rdma","tcp"],"tideway":{"incarnation":"0000000000000001","later":{"x":[1]}}}`,
 			segment.Desc{Protocol: "tcp", TCPVersion: 1, Incarnation: 1}},
 	} {

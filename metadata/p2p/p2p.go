@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tideway-io/tideway/errs"
+	"github.com/tideway-io/tideway/internal/control"
 	"github.com/tideway-io/tideway/internal/mooncake"
 	"github.com/tideway-io/tideway/segment"
 )
@@ -33,8 +34,7 @@ func Fetch(ctx context.Context, dial func(ctx context.Context, addr string) (net
 	if err != nil {
 		return nil, err
 	}
-	d, more, err := ask(ctx, conn, body)
-	_ = conn.Close()
+	d, more, err := ask(ctx, conn, addr, body)
 	if err != nil {
 		return nil, explain(ctx, addr, err)
 	}
@@ -46,43 +46,16 @@ func Fetch(ctx context.Context, dial func(ctx context.Context, addr string) (net
 	return d, nil
 }
 
-// silence is how long the peer may be silent: a real Mooncake engine serves one
-// connection at a time, each for up to five seconds. whole bounds an answer.
-const (
-	silence = 10 * time.Second
-	whole   = time.Minute
-)
-
-// patient is a connection whose reads end after silence, and all together at end.
-type patient struct {
-	net.Conn
-	end time.Time
-}
-
-func (p patient) Read(b []byte) (int, error) {
-	at := time.Now().Add(silence)
-	if at.After(p.end) {
-		at = p.end
-	}
-	_ = p.SetReadDeadline(at)
-	return p.Conn.Read(b)
-}
-
-func ask(ctx context.Context, conn net.Conn, body []byte) (*segment.Desc, int, error) {
-	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	defer stop()
-	_ = conn.SetWriteDeadline(time.Now().Add(silence))
-	if _, err := conn.Write(mooncake.AppendFrame(nil, mooncake.Metadata, body)); err != nil {
-		return nil, 0, err
-	}
-	f, err := mooncake.ReadFrame(patient{conn, time.Now().Add(whole)}, mooncake.MaxLimit)
+func ask(ctx context.Context, conn net.Conn, addr string, body []byte) (*segment.Desc, int, error) {
+	f, err := control.AskMooncake(ctx, conn, mooncake.Metadata, body)
 	if err != nil {
 		return nil, 0, err
 	}
-	if f.Kind != mooncake.Metadata {
-		return nil, 0, errs.New(errs.Invalid, "fetch descriptor", "answered by a frame of kind %d, want %d", f.Kind, mooncake.Metadata)
+	d, pages, err := mooncake.DecodeDesc(f.Body)
+	if err == nil && d.Incarnation == 0 {
+		mooncake.SetDaemons(d, mooncake.PeerAddrs(string(d.Name), addr)...)
 	}
-	return mooncake.DecodeDesc(f.Body)
+	return d, pages, err
 }
 
 const whoIsIt = "check that an engine listens there, not another service"
@@ -99,7 +72,7 @@ func explain(ctx context.Context, addr string, err error) error {
 		}
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		e.Reason, e.Retryable = errs.Unresponsive, true
-		e.Detail = "connected, but silent for " + silence.String() + ", or not done after " + whole.String()
+		e.Detail = "connected, but silent for " + control.AskSilence.String() + ", or not done after " + control.AskWhole.String()
 	case errors.As(err, &typed) && typed.Reason != errs.Unreachable:
 		e.Reason, e.Retryable = typed.Reason, typed.Retryable
 		if e.Reason == errs.Invalid {

@@ -154,7 +154,7 @@ func TestSlowPeers(t *testing.T) {
 		every, want time.Duration
 		code        errs.Code
 	}{
-		"silent": {time.Hour, silence, errs.Unresponsive}, "trickling": {9 * time.Second, whole, errs.Unresponsive},
+		"silent": {time.Hour, control.AskSilence, errs.Unresponsive}, "trickling": {9 * time.Second, control.AskWhole, errs.Unresponsive},
 		"slow": {time.Second, time.Duration(len(frame)) * time.Second, errs.OK},
 	} {
 		t.Run(name, func(t *testing.T) {
