@@ -135,6 +135,7 @@ type Caps struct {
 	MaxSlice uint64          // bytes in one slice at most; 0: no limit
 	SameHost bool            // joins only processes of one host
 	OwnOnly  bool            // joins only an engine with itself
+	Foreign  bool            // joins only engines that do not speak the native wire
 	Checks   bool            // detects corruption, or cannot corrupt
 	Fences   bool            // proves that a failed WRITE can touch nothing any more
 }
@@ -193,6 +194,12 @@ type Env struct {
 	// connection and runs in a goroutine of its own that Close of the engine
 	// waits for. One transport per preface.
 	Accept func(preface [8]byte, handle func(net.Conn)) error
+	// Listen opens one more port beside the engine's listener, at the same
+	// address, for a wire that needs one to itself: a free one from ports[0] to
+	// ports[1], any if both are 0. handle takes over each connection, of which the
+	// first eight bytes have been read, in a goroutine of its own that Close of
+	// the engine waits for. The port is open until the engine ends or drains.
+	Listen func(ctx context.Context, ports [2]uint16, handle func(first [8]byte, conn net.Conn)) (port uint16, err error)
 	// Exchange asks the peer's transport of the same name, through the engine's
 	// control connection; bodies are at most 64 KiB.
 	Exchange func(ctx context.Context, peer *segment.Desc, body []byte) ([]byte, error)
@@ -236,6 +243,10 @@ type Progressor interface{ Progress(budget int) int }
 type Allocator interface {
 	Alloc(n uint64, at topology.Location) (mem []byte, free func() error, err error)
 }
+
+// Publisher is a transport that adds to the descriptor of the engine's own
+// segment, before it is published: what peers of another kind look for.
+type Publisher interface{ Publish(d *segment.Desc) }
 
 // Drainer is a transport that can tell its peers to bring no new slices. Drain
 // returns when those under way have ended or ctx has; from its call on, peers'

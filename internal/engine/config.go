@@ -31,6 +31,7 @@ type Config struct {
 
 	Listen           string
 	PortFallback     bool
+	Ports            [2]uint16 // to choose from when Listen names none
 	Advertise        string
 	Interface        string
 	Name             string
@@ -49,6 +50,8 @@ type Config struct {
 	DisableChecksum  bool
 	MaxPeerConns     int
 	MaxNotifications int
+	HandshakeLimit   int           // bytes of Mooncake's handshake frames; 0: 1 MiB
+	Refresh          time.Duration // of the descriptors of Mooncake's engines; 0: on demand
 	Logger           *slog.Logger
 }
 

@@ -33,7 +33,7 @@ func (e *Engine) serveControl() error {
 	for name, answer := range e.answers {
 		e.server.Handle(methodExchange+name, answer)
 	}
-	m := control.MooncakeOptions{OnNotify: e.deliver, Logger: e.log}
+	m := control.MooncakeOptions{OnNotify: e.deliver, Limit: e.cfg.HandshakeLimit, Logger: e.log}
 	if e.cfg.Metadata == nil {
 		m.Desc = e.ownDesc
 	}
@@ -75,9 +75,13 @@ func (e *Engine) Probe(ctx context.Context, name segment.Name) (time.Duration, e
 		return 0, err
 	}
 	defer s.Close()
-	p := s.now().peer
-	if p.own {
+	v := s.now()
+	p := v.peer
+	switch {
+	case p.own:
 		return 0, nil
+	case v.desc.Incarnation == 0:
+		return e.probeForeign(ctx, s, v.desc)
 	}
 	c, err := p.dial(ctx)
 	if err != nil {

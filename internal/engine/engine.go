@@ -12,7 +12,9 @@ import (
 	"errors"
 	"hash/maphash"
 	"log/slog"
+	"net"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -63,6 +65,7 @@ type Engine struct {
 	stopped chan struct{} // closed when Close has finished
 
 	listener    *listen.Listener
+	further     []*listen.Listener // those that transports asked for; complete once open
 	dialer      *listen.Dialer
 	server      *control.Server
 	local       *registry.Registry
@@ -119,7 +122,7 @@ func (e *Engine) begin(ctx context.Context) error {
 	e.dialer = &listen.Dialer{Timeout: e.cfg.ConnectTimeout}
 	e.listener, err = listen.Open(ctx, listen.Options{
 		Listen: e.cfg.Listen, Advertise: e.cfg.Advertise, Interface: e.cfg.Interface, PortFallback: e.cfg.PortFallback,
-		MaxConns: e.cfg.MaxPeerConns, Logger: e.log,
+		Ports: e.cfg.Ports, MaxConns: e.cfg.MaxPeerConns, Logger: e.log,
 	})
 	if err != nil {
 		return err
@@ -135,7 +138,9 @@ func (e *Engine) begin(ctx context.Context) error {
 	if err := e.serveControl(); err != nil {
 		return err
 	}
-	e.listener.Start()
+	for _, l := range e.listeners() {
+		l.Start()
+	}
 	if err := e.claim(ctx); err != nil {
 		return err
 	}
@@ -145,7 +150,43 @@ func (e *Engine) begin(ctx context.Context) error {
 	if e.published() {
 		e.spawn(e.watchStore)
 	}
+	if e.cfg.Refresh > 0 {
+		e.spawn(e.refresh)
+	}
 	return nil
+}
+
+// listen opens one more port for a transport, at the address of the first. It is
+// served when the engine is open.
+func (e *Engine) listen(ctx context.Context, ports [2]uint16, handle func([8]byte, net.Conn)) (uint16, error) {
+	host, _, err := listen.ParseAddr(e.listener.Addr(), 0)
+	if err != nil {
+		return 0, err
+	}
+	l, err := listen.Open(ctx, listen.Options{
+		Listen: listen.JoinAddr(host, 0), Ports: ports, Advertise: e.Addr(), MaxConns: e.cfg.MaxPeerConns, Logger: e.log,
+	})
+	if err != nil {
+		return 0, err
+	}
+	l.HandleOther(handle)
+	e.further = append(e.further, l)
+	_, port, err := listen.ParseAddr(l.Addr(), 0)
+	return port, err
+}
+
+// stopListening refuses new connections.
+func (e *Engine) stopListening() {
+	for _, l := range e.listeners() {
+		l.Stop()
+	}
+}
+
+func (e *Engine) listeners() []*listen.Listener {
+	if e.listener == nil {
+		return nil
+	}
+	return slices.Concat([]*listen.Listener{e.listener}, e.further)
 }
 
 // Name returns the segment's name.
@@ -244,7 +285,7 @@ func (e *Engine) Shutdown(ctx context.Context) error {
 	}
 	_ = e.unpublish(ctx) // Close tries again, and tells
 	var failed []error
-	e.listener.Stop()
+	e.stopListening()
 	deadline, _ := ctx.Deadline()
 	e.server.Drain(errs.Draining, max(time.Until(deadline), 0))
 	failed = append(failed, e.transports.drain(ctx), e.quiet(ctx), e.Close())
@@ -280,9 +321,7 @@ func (e *Engine) end() error {
 	e.state.CompareAndSwap(stateOpen, stateClosed)
 	e.state.CompareAndSwap(stateDraining, stateClosed)
 	e.admission.close(errClosed)
-	if e.listener != nil {
-		e.listener.Stop()
-	}
+	e.stopListening()
 	e.stop()
 	e.peers.close()
 	failed := []error{e.unpublish(context.Background())} // transfers do not wait for the store
@@ -297,8 +336,8 @@ func (e *Engine) end() error {
 		e.server.Close()
 	}
 	failed = append(failed, e.transports.close())
-	if e.listener != nil {
-		e.listener.Close()
+	for _, l := range e.listeners() {
+		l.Close()
 	}
 	e.remotes.Close()
 	e.notices.close()

@@ -121,6 +121,9 @@ func (e *Engine) notify(ctx context.Context, s *Segment, n Notification) error {
 		}
 		return nil
 	}
+	if v.desc.Incarnation == 0 {
+		return e.notifyForeign(ctx, s, v.desc, n)
+	}
 	p = e.peers.get(registry.IdentityOf(v.desc, s.name), v.desc) // one sender of ids, also for a closed segment
 	if err := p.notifier.Send(ctx, n.Name, n.Body); err != nil {
 		failed := &errs.Error{Op: "notify", Segment: string(s.name), Peer: p.addr(), Reason: errs.Of(err), Err: err}

@@ -8,6 +8,7 @@ import (
 	"github.com/tideway-io/tideway/errs"
 	"github.com/tideway-io/tideway/internal/mooncake"
 	"github.com/tideway-io/tideway/segment"
+	"github.com/tideway-io/tideway/transport"
 )
 
 // ownDesc is this engine's descriptor at this instant.
@@ -29,8 +30,11 @@ func (e *Engine) bareDesc() *segment.Desc {
 		Name: e.name, Incarnation: e.incarnation, Addr: e.Addr(), Host: e.host, Protocol: "tcp", TCPVersion: 2,
 	}
 	for _, t := range e.transports.open {
-		if !t.transport.Caps().OwnOnly {
+		if c := t.transport.Caps(); !c.OwnOnly && !c.Foreign {
 			d.Transports = append(d.Transports, t.name)
+		}
+		if p, ok := transport.As[transport.Publisher](t.transport); ok {
+			p.Publish(d)
 		}
 	}
 	return d
@@ -42,7 +46,9 @@ func (e *Engine) selfDesc() *segment.Desc {
 	d := e.bareDesc()
 	d.Transports = nil
 	for _, t := range e.transports.open {
-		d.Transports = append(d.Transports, t.name)
+		if !t.transport.Caps().Foreign {
+			d.Transports = append(d.Transports, t.name)
+		}
 	}
 	return d
 }
@@ -57,7 +63,7 @@ func (e *Engine) mayShareHost(d *segment.Desc) bool {
 // lookup gets a peer's descriptor: from the store, or from the peer itself.
 func (e *Engine) lookup(ctx context.Context, name segment.Name) (*segment.Desc, error) {
 	if e.cfg.Metadata == nil {
-		return e.cfg.Discover(ctx, e.dialer.Dial, string(name), e.bareDesc(), e.fetchPages)
+		return e.cfg.Discover(ctx, e.dialer.Dial, string(name), e.ownDesc(), e.fetchPages)
 	}
 	value, err := e.cfg.Metadata.Get(ctx, mooncake.DescKey(e.cfg.Cluster, string(name)))
 	if err != nil {
@@ -66,6 +72,11 @@ func (e *Engine) lookup(ctx context.Context, name segment.Name) (*segment.Desc, 
 	d, pages, err := mooncake.DecodeDesc(value)
 	if err == nil && pages > 0 {
 		err = e.fetchPages(ctx, d, pages)
+	}
+	if err == nil {
+		if err = e.daemons(ctx, d); err != nil {
+			err = e.storeError(ctx, "look up the address of", name, err)
+		}
 	}
 	return d, err
 }

@@ -80,6 +80,7 @@ func (e *Engine) env(name string) transport.Env {
 		Accept: func(preface [8]byte, handle func(net.Conn)) error {
 			return e.listener.Handle(preface, handle)
 		},
+		Listen: e.listen,
 		Exchange: func(ctx context.Context, to *segment.Desc, body []byte) ([]byte, error) {
 			return e.exchange(ctx, to, name, body)
 		},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -30,7 +31,7 @@ func bind(ctx context.Context, opts *Options) (*net.TCPListener, netip.AddrPort,
 		return nil, netip.AddrPort{}, err
 	}
 	var lc net.ListenConfig
-	ln, err := lc.Listen(ctx, family(host), JoinAddr(host, port))
+	ln, err := draw(ctx, host, port, opts.Ports)
 	if errors.Is(err, syscall.EADDRINUSE) && port != 0 && opts.PortFallback {
 		ln, err = lc.Listen(ctx, family(host), JoinAddr(host, 0))
 		if err == nil {
@@ -47,6 +48,30 @@ func bind(ctx context.Context, opts *Options) (*net.TCPListener, netip.AddrPort,
 	return ln.(*net.TCPListener), at, nil
 }
 
+// draws is how many ports of a range are tried.
+const draws = 500
+
+// draw listens on a port, or where that is 0 on a free one of ports.
+func draw(ctx context.Context, host string, port uint16, ports [2]uint16) (ln net.Listener, err error) {
+	var lc net.ListenConfig
+	if port != 0 || ports == [2]uint16{} {
+		return lc.Listen(ctx, family(host), JoinAddr(host, port))
+	}
+	if ports[0] == 0 || ports[1] < ports[0] {
+		return nil, errs.New(errs.Invalid, "choose a port", "%d to %d is no range of ports", ports[0], ports[1])
+	}
+	for range draws {
+		at := ports[0] + uint16(rand.IntN(int(ports[1]-ports[0])+1))
+		ln, err = lc.Listen(ctx, family(host), JoinAddr(host, at))
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			return ln, err
+		}
+	}
+	e := errs.New(errs.PortInUse, "choose a port", "none of %d tries found a free port from %d to %d; allow more of them, or name one", draws, ports[0], ports[1])
+	e.Err = err
+	return nil, e
+}
+
 // family keeps what is asked to listen on every IPv4 address away from IPv6, where
 // the standard library would listen as well.
 func family(host string) string {
@@ -57,6 +82,9 @@ func family(host string) string {
 }
 
 func explainBind(host string, port uint16, err error) error {
+	if typed := (*errs.Error)(nil); errors.As(err, &typed) {
+		return typed
+	}
 	e := &errs.Error{Op: "listen on " + JoinAddr(host, port), Err: err}
 	var dns *net.DNSError
 	switch {

@@ -25,8 +25,11 @@ const PrefaceSize = 8
 type Options struct {
 	Listen       string // host, host:port or an IP literal; default "127.0.0.1:0"
 	PortFallback bool   // take a free port when the one asked for is taken
-	Advertise    string // host or host:port that peers dial; default: chosen
-	Interface    string // limits the choice to one interface
+	// Ports are the first and the last port to choose from, at random, when Listen
+	// asks for none. Both 0: the kernel chooses.
+	Ports     [2]uint16
+	Advertise string // host or host:port that peers dial; default: chosen
+	Interface string // limits the choice to one interface
 
 	MaxConns       int           // connections at the same time, default 4096
 	MaxHalfOpen    int           // those that have not said what they are for, default 256
