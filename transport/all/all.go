@@ -5,6 +5,7 @@ package all
 import (
 	"github.com/tideway-io/tideway/transport"
 	"github.com/tideway-io/tideway/transport/memory"
+	"github.com/tideway-io/tideway/transport/mooncake"
 	"github.com/tideway-io/tideway/transport/shm"
 	"github.com/tideway-io/tideway/transport/tcp"
 )
@@ -13,3 +14,10 @@ import (
 func Drivers() []transport.Driver {
 	return []transport.Driver{memory.New(), shm.New(), tcp.New()}
 }
+
+// MooncakeOptions configure Mooncake.
+type MooncakeOptions = mooncake.Options
+
+// Mooncake returns the driver that joins Mooncake's engines, which is used only
+// where that was asked for.
+func Mooncake(o MooncakeOptions) transport.Driver { return mooncake.New(o) }

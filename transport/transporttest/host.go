@@ -64,6 +64,7 @@ type host struct {
 		version  uint64
 		closed   bool
 		opening  map[net.Conn]bool // accepted, preface not yet read
+		further  []net.Listener    // of the transport alone
 	}
 }
 
@@ -175,7 +176,7 @@ func (h *host) env() transport.Env {
 			defer cancel()
 			return h.wire.dial(ctx, addr)
 		},
-		Accept: h.accept, Exchange: h.exchange, Answer: h.setAnswer,
+		Accept: h.accept, Listen: h.listen, Exchange: h.exchange, Answer: h.setAnswer,
 		Limits: h.limits,
 	}
 }
@@ -201,18 +202,63 @@ func (h *host) prefaces() (out [][8]byte) {
 	return out
 }
 
+// door is where strangers come in: an address, and what they say first.
+type door struct {
+	addr    string
+	preface []byte
+}
+
+// doors returns those that the transport serves.
+func (h *host) doors() (out []door) {
+	for _, p := range h.prefaces() {
+		out = append(out, door{h.addr, p[:]})
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, l := range h.mu.further {
+		out = append(out, door{l.Addr().String(), nil})
+	}
+	return out
+}
+
+// listen opens a port for the transport alone.
+func (h *host) listen(_ context.Context, _ [2]uint16, handle func([8]byte, net.Conn)) (uint16, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	h.mu.Lock()
+	h.mu.further = append(h.mu.further, l)
+	h.mu.Unlock()
+	h.serving.Go(func() {
+		h.accepting(l, func([8]byte) func([8]byte, net.Conn) { return handle })
+	})
+	return uint16(l.Addr().(*net.TCPAddr).Port), nil
+}
+
 // serve hands accepted connections out by their first eight bytes.
 func (h *host) serve() {
+	h.accepting(h.listener, func(preface [8]byte) func([8]byte, net.Conn) {
+		handle := h.mu.handlers[preface]
+		if handle == nil {
+			return nil
+		}
+		return func(_ [8]byte, c net.Conn) { handle(c) }
+	})
+}
+
+// accepting accepts until l is closed. choose is called with h.mu held.
+func (h *host) accepting(l net.Listener, choose func([8]byte) func([8]byte, net.Conn)) {
 	for {
-		c, err := h.listener.Accept()
+		c, err := l.Accept()
 		if err != nil {
 			return
 		}
-		h.serving.Go(func() { h.greet(c) })
+		h.serving.Go(func() { h.greet(c, choose) })
 	}
 }
 
-func (h *host) greet(c net.Conn) {
+func (h *host) greet(c net.Conn, choose func([8]byte) func([8]byte, net.Conn)) {
 	h.mu.Lock()
 	if h.mu.closed {
 		h.mu.Unlock()
@@ -227,14 +273,13 @@ func (h *host) greet(c net.Conn) {
 	_ = c.SetReadDeadline(time.Time{})
 	h.mu.Lock()
 	delete(h.mu.opening, c)
-	handle := h.mu.handlers[preface]
-	closed := h.mu.closed
+	handle, closed := choose(preface), h.mu.closed
 	h.mu.Unlock()
 	if err != nil || handle == nil || closed {
 		_ = c.Close()
 		return
 	}
-	handle(c)
+	handle(preface, c)
 }
 
 // exchange asks the peer's transport, as the control connection would: by
@@ -281,6 +326,9 @@ func (h *host) desc() *segment.Desc {
 		if b.buf.Access != segment.LocalOnly {
 			d.Buffers = append(d.Buffers, b.buf)
 		}
+	}
+	if p, ok := transport.As[transport.Publisher](h.tr); ok {
+		p.Publish(d)
 	}
 	d.Seal()
 	return d
@@ -460,9 +508,11 @@ func (h *host) close() {
 	for c := range h.mu.opening {
 		_ = c.Close()
 	}
-	buffers := append([]*buffer(nil), h.mu.buffers...)
+	buffers, further := append([]*buffer(nil), h.mu.buffers...), h.mu.further
 	h.mu.Unlock()
-	_ = h.listener.Close()
+	for _, l := range append(further, h.listener) {
+		_ = l.Close()
+	}
 	for _, f := range h.flows {
 		f.close()
 	}

@@ -81,10 +81,10 @@ func checkHostile(t testing.TB, cfg *Config) {
 	w := newWorld(t, cfg, func(l *transport.Limits) { l.StallTimeout = 5 * time.Second; l.MaxInbound = 16 })
 	from, to := w.pair()
 	h := &hostileCheck{from: from, to: to, rng: rand.New(rand.NewPCG(w.seed, 13))}
-	h.session = h.recordSession()
-	if len(to.prefaces()) == 0 {
+	if len(to.doors()) == 0 {
 		t.Skipf("the transport accepts no connections")
 	}
+	h.session = h.recordSession()
 	f := from.connect(to)
 	local, target := from.memory(honestSize, segment.LocalOnly), to.memory(honestSize, segment.ReadWrite)
 	h.honest(f, local, target, "before any attack")
@@ -150,7 +150,7 @@ func (h *hostileCheck) recordSession() []byte {
 	if err := targets[1].close(h.from.cfg.Patience); err != nil {
 		h.from.Fatalf("close the buffer of the recorded session: %v", err)
 	}
-	return session[min(8, len(session)):]
+	return session[min(len(h.to.doors()[0].preface), len(session)):]
 }
 
 // falseTarget has the initiator connect to somebody who is not what was
@@ -165,6 +165,7 @@ func (h *hostileCheck) falseTarget(g *flow, local, target *buffer) {
 	defer l.Close()
 	desc := *h.to.desc()
 	desc.Addr = l.Addr().String()
+	desc.Name, desc.TCPDataPort = segment.Name(desc.Addr), uint16(l.Addr().(*net.TCPAddr).Port)
 	scratch := h.from.memory(honestSize, segment.LocalOnly)
 	for _, a := range attacks {
 		var serving sync.WaitGroup
@@ -209,19 +210,19 @@ func (h *hostileCheck) playTarget(ctx context.Context, l *net.TCPListener, a att
 // mount opens three times as many connections as may be accepted.
 func (h *hostileCheck) mount(a attack) (conns []net.Conn) {
 	h.from.Helper()
-	prefaces := h.to.prefaces()
+	doors := h.to.doors()
 	var sending sync.WaitGroup
 	for i := range 3 * h.from.limits.MaxInbound {
-		c, err := net.Dial("tcp", h.to.addr)
+		d := doors[i%len(doors)]
+		c, err := net.Dial("tcp", d.addr)
 		if err != nil {
 			h.from.Errorf("%s: dial: %v", a.name, err)
 			continue
 		}
 		conns = append(conns, c)
-		p := prefaces[i%len(prefaces)]
 		rng := rand.New(rand.NewPCG(h.from.seed, h.rng.Uint64()))
 		sending.Go(func() {
-			write(c, p[:])
+			write(c, d.preface)
 			a.send(c, h.session, rng)
 		})
 	}

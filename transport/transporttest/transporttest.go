@@ -30,6 +30,10 @@ type Config struct {
 	// meaning for it, the reason. A promise that the suite finds nothing to check
 	// for must be here, or in this module's list of blanks: no skip is hidden.
 	Skip map[int]string
+	// Addressed says that the wire names ranges by absolute address only: it has
+	// neither incarnations nor keys, and refuses without saying why. What only
+	// these could tell is not asked for.
+	Addressed bool
 	// MaxSlice is the largest slice tried. Default and upper limit: 8 MiB, and
 	// what Caps say.
 	MaxSlice int
