@@ -37,6 +37,10 @@ type Config struct {
 	// that the store lost. Default 30 s.
 	MetadataTTL time.Duration
 
+	// Mooncake has the engine join a cluster of Mooncake's classic Transfer
+	// Engines. Nil: it only tells them what it offers.
+	Mooncake *Mooncake
+
 	// Drivers are the transports to open, in order of preference. Nil: those
 	// linked into this build (package transport/all).
 	Drivers []transport.Driver

@@ -27,7 +27,7 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	if drivers == nil {
 		drivers = all.Drivers()
 	}
-	e, err := engine.Open(ctx, engine.Config{
+	c := engine.Config{
 		Discover: p2p.Fetch,
 		Listen:   cfg.Listen, PortFallback: cfg.PortFallback, Advertise: cfg.Advertise, Interface: cfg.Interface,
 		Name: cfg.Name, Metadata: cfg.Metadata, Cluster: cfg.Cluster, MetadataTTL: cfg.MetadataTTL, Drivers: drivers, Transports: cfg.Transports,
@@ -35,7 +35,13 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 		MaxRequests: cfg.MaxRequests, MaxBytes: cfg.MaxBytes, Retries: cfg.Retries, Lanes: cfg.Lanes,
 		DisableChecksum: cfg.DisableChecksum, MaxPeerConns: cfg.MaxPeerConns, MaxNotifications: cfg.MaxNotifications,
 		Logger: cfg.Logger,
-	})
+	}
+	if cfg.Mooncake != nil {
+		if err := cfg.Mooncake.apply(&c); err != nil {
+			return nil, err
+		}
+	}
+	e, err := engine.Open(ctx, c)
 	if err != nil {
 		return nil, err
 	}

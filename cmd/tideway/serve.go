@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -30,6 +31,7 @@ type serve struct {
 	grace      time.Duration
 	putTimeout time.Duration
 	untilEOF   bool
+	mooncake   bool
 	verbose    bool
 	output     choiceFlag
 }
@@ -63,6 +65,7 @@ func newServe(c *console) *cobra.Command {
 	s.names.flags(cmd)
 	f.StringVar(&s.cfg.Name, "name", "", "NAME under which others find this in the metadata store")
 	f.DurationVar(&s.cfg.MetadataTTL, "metadata-ttl", 30*time.Second, "the name goes away so long after this process was killed")
+	f.BoolVar(&s.mooncake, "mooncake", true, "serve Mooncake's engines, too, on a second port; their MC_* variables are heeded")
 	f.BoolVar(&s.untilEOF, "until-eof", false, "end as well when standard input ends")
 	f.BoolVarP(&s.verbose, "verbose", "v", false, "log what the engine does")
 	f.VarP(&s.output, "output", "o", "how to print what is offered")
@@ -78,6 +81,9 @@ func (s *serve) run(ctx context.Context) error {
 	}
 	log := logger(s.c.err, s.verbose)
 	s.cfg.Logger, s.cfg.DrainTimeout = log, s.grace
+	if s.mooncake {
+		s.join(log)
+	}
 	e, err := s.open(ctx)
 	if err != nil {
 		return err
@@ -99,6 +105,15 @@ func (s *serve) run(ctx context.Context) error {
 	}
 	defer s.readyFile.remove()
 	return s.work(ctx, e, d)
+}
+
+// join has the engine join a Mooncake cluster as its variables say.
+func (s *serve) join(log *slog.Logger) {
+	m, ignored := tideway.MooncakeFromEnv(os.Getenv)
+	for _, why := range ignored {
+		log.Warn("variable ignored", "why", why)
+	}
+	s.cfg.Mooncake = &m
 }
 
 // open starts the engine, under its name where there is a metadata store.
