@@ -180,7 +180,7 @@ func (in *inbound) answer(h mooncake.DataHeader, s mooncake.Status) {
 }
 
 // lingerTimeout is how long a refused peer may go on sending before it is cut
-// off: a reset would take the status from those that read it last.
+// off: a reset might take the status from it.
 const lingerTimeout = time.Second
 
 // reject refuses a request and ends the connection, which is the wire's way.
@@ -189,7 +189,7 @@ func (in *inbound) reject(h mooncake.DataHeader, code errs.Code) error {
 	if err := in.flush(); err != nil {
 		return err
 	}
-	if half, ok := in.conn.(interface{ CloseWrite() error }); ok && h.Write {
+	if half, ok := in.conn.(interface{ CloseWrite() error }); ok {
 		_ = half.CloseWrite()
 		_ = in.conn.SetReadDeadline(time.Now().Add(lingerTimeout))
 		_, _ = io.Copy(io.Discard, io.LimitReader(in.conn, 64<<20))
@@ -228,7 +228,7 @@ func (in *inbound) store(h mooncake.DataHeader) error {
 		}
 	}
 	if code != errs.OK {
-		return in.reject(mooncake.DataHeader{V2: h.V2}, code)
+		return in.reject(h, code)
 	}
 	in.answer(h, mooncake.StatusOK)
 	return nil
