@@ -23,16 +23,17 @@ const (
 // readable and writable. If pages is above zero the list was too long: the
 // descriptor has no buffers yet, and that many are to be fetched from d.Addr.
 //
-// "null" is errs.NotFound, a protocol other than "tcp" without our member
-// errs.Unsupported, anything malformed errs.Invalid. A single Mooncake buffer
-// without name, address or length spoils the whole descriptor, as it does for
-// real readers.
+// "null" is errs.NotFound, a protocol that there is not errs.Unsupported, anything
+// malformed errs.Invalid. A single Mooncake buffer without name, address or length
+// spoils the whole descriptor, as it does for real readers. Transports says how a
+// Mooncake segment is reached: "mooncake" for its protocol tcp, "mooncake-rdma"
+// and so on for the others.
 func DecodeDesc(p []byte) (d *segment.Desc, pages int, err error) {
 	c := cursor{p: p}
 	if c.null() {
 		return nil, 0, errs.New(errs.NotFound, "decode descriptor", "the peer answered null: it publishes in a metadata store, not peer to peer")
 	}
-	r := reader{d: &segment.Desc{TCPVersion: 1}}
+	r := reader{d: &segment.Desc{TCPVersion: 1}, all: p}
 	c.root(func(key string) { r.member(&c, key) })
 	if err := c.failed("decode descriptor"); err != nil {
 		return nil, 0, err
@@ -48,6 +49,7 @@ func DecodeDesc(p []byte) (d *segment.Desc, pages int, err error) {
 // "buffers" comes first, and what they mean depends on those behind.
 type reader struct {
 	d                    *segment.Desc
+	all                  []byte // the whole text
 	buffers, ours, proto []byte
 	pages                int
 }
@@ -88,17 +90,20 @@ func (r *reader) finish() error {
 		return r.native()
 	}
 	c := cursor{p: r.proto, key: "protocol"}
-	if len(r.proto) > 0 && c.peek() == '[' {
-		return errs.New(errs.Unsupported, "decode descriptor", "several protocols %.200s, want \"tcp\" alone", r.proto)
-	}
-	if len(r.proto) > 0 {
+	if len(r.proto) > 0 && c.peek() != '[' {
 		r.d.Protocol = c.text()
 	}
 	if c.err != nil {
 		return c.failed("decode descriptor")
 	}
 	if r.d.Protocol != "tcp" {
-		return errs.New(errs.Unsupported, "decode descriptor", "protocol %q, want \"tcp\"", r.d.Protocol)
+		all, err := ParseClassic(r.all)
+		if err != nil {
+			return err
+		}
+		r.d.Protocol, r.d.Raw = "", nil
+		all.adopt(r.d)
+		return nil
 	}
 	r.d.Transports = []string{TransportName}
 	return r.classic()

@@ -209,8 +209,8 @@ func TestDecodeRefuses(t *testing.T) {
 		want error
 	}{
 		{"null\n", errs.ErrNotFound},
-		{string(golden(t, "rdma.json")), errs.ErrUnsupported},
-		{`{"protocol":["rdma","tcp"],"name":"n"}`, errs.ErrUnsupported},
+		{`{"protocol":["tcp"],"name":"n"}`, errs.ErrUnsupported},
+		{`{"protocol":["rdma","efa"],"name":"n"}`, errs.ErrUnsupported},
 		{`{"name":"n"}`, errs.ErrUnsupported},
 		{"", errs.ErrInvalid}, {"[]", errs.ErrInvalid}, {`{"name":[]}`, errs.ErrInvalid}, {`{"protocol":7}`, errs.ErrInvalid},
 		{`{"tcp_data_port":65536}`, errs.ErrInvalid}, {`{"tcp_data_port":"1"}`, errs.ErrInvalid}, {`{"tcp_proto_version":-1}`, errs.ErrInvalid},
@@ -276,7 +276,7 @@ func FuzzDesc(f *testing.F) {
 	at := time.Unix(0, 0)
 	f.Fuzz(func(t *testing.T, p []byte) {
 		d, pages, err := DecodeDesc(p)
-		if err != nil || d.Name == "" {
+		if err != nil || d.Name == "" || d.Protocol != "tcp" {
 			return
 		}
 		once, err := EncodeDesc(d, at)

@@ -229,6 +229,19 @@ func appendList(p []byte, list []string) []byte {
 
 func appendUint(p []byte, n uint64) []byte { return strconv.AppendUint(p, n, 10) }
 
+func appendInt(p []byte, n int64) []byte { return strconv.AppendInt(p, n, 10) }
+
+func appendUints(p []byte, list []uint64) []byte {
+	p = append(p, '[')
+	for i, n := range list {
+		if i > 0 {
+			p = append(p, ',')
+		}
+		p = appendUint(p, n)
+	}
+	return append(p, ']')
+}
+
 func appendBool(p []byte, b bool) []byte { return strconv.AppendBool(p, b) }
 
 // fits reports whether [addr, addr+n) has an end that 64 bits can hold.

@@ -123,7 +123,7 @@ func TestFetchErrors(t *testing.T) {
 		"null":             {answer(mooncake.Metadata, "null"), errs.NotFound},
 		"another kind":     {answer(mooncake.Probe, "{}"), errs.Invalid},
 		"no descriptor":    {answer(mooncake.Metadata, "[]"), errs.Invalid},
-		"another protocol": {answer(mooncake.Metadata, `{"name":"n","protocol":"rdma"}`), errs.Unsupported},
+		"another protocol": {answer(mooncake.Metadata, `{"name":"n","protocol":"smtp"}`), errs.Unsupported},
 		"another service": {func(c net.Conn) {
 			_, _ = mooncake.ReadFrame(c, 1<<20)
 			_, _ = io.WriteString(c, "HTTP/1.1 400 Bad Request\r\n\r\n")
