@@ -12,7 +12,11 @@ import (
 // batchOf returns what submits n requests of size bytes in a batch that it uses
 // again, and waits for them.
 func batchOf(t testing.TB, e *tideway.Engine, kv *tideway.RemoteBuffer, op tideway.Op, n, size int) func() {
-	local := alloc(t, e, fmt.Sprint("local", op, size), uint64(n*size), segment.LocalOnly)
+	return again(t, e, alloc(t, e, fmt.Sprint("local", op, size), uint64(n*size), segment.LocalOnly), kv, op, n, size)
+}
+
+// again is batchOf with a local buffer that is there.
+func again(t testing.TB, e *tideway.Engine, local *tideway.Buffer, kv *tideway.RemoteBuffer, op tideway.Op, n, size int) func() {
 	reqs := make([]tideway.Request, n)
 	for i := range reqs {
 		reqs[i] = tideway.Request{Op: op, Local: local.Range(uint64(i*size), uint64(size)), Remote: kv.At(uint64(i * size))}
@@ -34,16 +38,29 @@ func batchOf(t testing.TB, e *tideway.Engine, kv *tideway.RemoteBuffer, op tidew
 	}
 }
 
-// TestBatchAllocs: a batch that is used again allocates nothing for a request,
-// and a little for itself: the channel to wait on.
+// TestBatchAllocs: a batch that is used again allocates nothing: not for posts,
+// completions or ends, and not to wait where it is done at once. Over tcp it has a
+// channel to wait on, and that is all.
 func TestBatchAllocs(t *testing.T) {
 	e := open(t, tideway.Config{})
 	alloc(t, e, "kv", 1<<20, segment.ReadWrite)
-	_, kv := find(t, e, e.Name(), "kv")
-	for _, op := range []tideway.Op{tideway.Write, tideway.Read} {
-		run := batchOf(t, e, kv, op, 128, 64)
-		run()
-		testenv.MaxAllocs(t, 2, run)
+	_, own := find(t, e, e.Name(), "kv")
+	_, far := find(t, e, startTarget(t, spec{Buffers: []targetBuffer{{Name: "kv", Size: 1 << 20, Access: segment.ReadWrite}}}).Addr, "kv")
+	for _, c := range []struct {
+		name string
+		kv   *tideway.RemoteBuffer
+		most float64
+	}{{"own", own, 0}, {"tcp", far, 2}} {
+		for _, op := range []tideway.Op{tideway.Write, tideway.Read} {
+			t.Run(fmt.Sprint(c.name, " ", op), func(t *testing.T) {
+				local := alloc(t, e, fmt.Sprint(c.name, op), 128*64, segment.LocalOnly)
+				run := again(t, e, local, c.kv, op, 128, 64)
+				for range 10 {
+					run()
+				}
+				testenv.MaxAllocs(t, c.most, run)
+			})
+		}
 	}
 }
 

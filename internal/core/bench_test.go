@@ -3,7 +3,9 @@ package core
 import (
 	"fmt"
 	"testing"
+	"time"
 
+	"github.com/tideway-io/tideway/internal/testenv"
 	"github.com/tideway-io/tideway/transport"
 )
 
@@ -135,5 +137,36 @@ func BenchmarkRun(b *testing.B) {
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(slices), "ns/slice")
 		})
+	}
+}
+
+// TestSpeedRun: what a slice costs in a batch of 128, and what the scheduler
+// decides about a run costs beside its slices: half of what submitting and
+// completing it takes, extrapolated to none.
+func TestSpeedRun(t *testing.T) {
+	testenv.NeedSpeed(t)
+	cycle := func(n int) func() {
+		l := newLoop(n, 4096, 1)
+		l.gather()
+		return func() { l.submit(); l.drain() }
+	}
+	var best [3]float64
+	runs := [3]func(){cycle(8), cycle(RunLen), cycle(128)}
+	for try := range 200 {
+		for i, run := range runs {
+			start := time.Now()
+			for range 100 {
+				run()
+			}
+			if ns := float64(time.Since(start).Nanoseconds()) / 100; try == 0 || ns < best[i] {
+				best[i] = ns
+			}
+		}
+	}
+	slice := best[2] / 128
+	decision := (best[0] - 8*(best[1]-best[0])/(RunLen-8)) / 2
+	t.Logf("%.1f ns a slice at batch 128, %.0f ns a decision", slice, decision)
+	if slice > 20 || decision > 150 {
+		t.Errorf("%.1f ns a slice and %.0f ns a decision, want 20 and 150 at most", slice, decision)
 	}
 }

@@ -157,14 +157,15 @@ func (s *shard) ends(ends []core.End) {
 	}
 	s.mu.Unlock()
 	for over := s.over; len(ends) > 0; {
-		path, n, first := ends[0].Path, 0, over[0]
+		path, n, bytes, first := ends[0].Path, 0, uint64(0), over[0]
 		for len(ends) > 0 && ends[0].Code == errs.OK && ends[0].Path == path && over[n].joins(first) {
 			s.e.counts.attempts(ends[0].Attempts)
 			n += max(ends[0].Run, 1)
+			bytes += ends[0].Bytes
 			ends = ends[1:]
 		}
 		if n > 0 {
-			s.well(over[:n], path)
+			s.e.settle(over[:n], outcome{bytes: bytes, carrier: s.carrier(path)})
 			over = over[n:]
 			continue
 		}
@@ -173,15 +174,6 @@ func (s *shard) ends(ends []core.End) {
 	}
 	clear(s.over)
 	s.over = s.over[:0]
-}
-
-// well ends transfers of one batch and tenant that a path has carried.
-func (s *shard) well(ts []*transfer, id core.PathID) {
-	carrier := s.carrier(id)
-	for _, t := range ts {
-		t.result = Result{Bytes: t.length, Transport: carrier}
-	}
-	s.e.settleRun(ts)
 }
 
 // failed ends t with the error that the scheduler found.

@@ -32,7 +32,7 @@ type Batch struct {
 		transfers []*transfer // in the order of Add
 		slabs     [][]transfer
 		spans     []span        // what was given to the scheduler
-		order     []int         // indexes in the order of their ends
+		order     []uint32      // indexes in the order of their ends
 		open      int           // transfers not ended, plus one until sealed, plus one for a pending notification
 		sealed    bool          // no more Adds
 		failed    int           // transfers that ended with an error
@@ -117,8 +117,9 @@ func (b *Batch) takes() error {
 	return nil
 }
 
-// take reserves n transfers for an Add, or fails if the batch is sealed.
-func (b *Batch) take(n int) ([]*transfer, error) {
+// take makes transfers of the requests of an Add, or fails if the batch is sealed.
+func (b *Batch) take(reqs []Request) ([]*transfer, error) {
+	n := len(reqs)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.mu.sealed {
@@ -133,7 +134,8 @@ func (b *Batch) take(n int) ([]*transfer, error) {
 	got := b.mu.transfers[first : first+n : first+n]
 	cancels := b.cancels.Load()
 	for i, t := range got {
-		*t = transfer{batch: b, index: first + i, cancels: cancels}
+		t.fill(b.e, &reqs[i])
+		t.batch, t.index, t.cancels = b, uint32(first+i), cancels
 	}
 	return got, nil
 }
@@ -153,15 +155,15 @@ func (b *Batch) spare(want int) *transfer {
 	return &s[0]
 }
 
-// ended records the ends of transfers, whose results are set.
-func (b *Batch) ended(ts []*transfer) {
+// ended records that transfers have ended alike.
+func (b *Batch) ended(ts []*transfer, how outcome) {
 	b.mu.Lock()
 	for _, t := range ts {
 		b.mu.order = append(b.mu.order, t.index)
-		if t.result.Err != nil {
-			b.mu.failed++
-		}
-		t.over = true
+		t.over, t.local, t.carrier, t.err = true, nil, how.carrier, how.err
+	}
+	if how.err != nil {
+		b.mu.failed += len(ts)
 	}
 	b.wake()
 	b.mu.open -= len(ts) - 1
@@ -279,7 +281,7 @@ func (b *Batch) Err() error {
 	}
 	failed := make([]error, 0, min(b.mu.failed, 16))
 	for _, i := range b.mu.order {
-		if err := b.mu.transfers[i].result.Err; err != nil && len(failed) < cap(failed) {
+		if err := b.mu.transfers[i].err; err != nil && len(failed) < cap(failed) {
 			failed = append(failed, err)
 		}
 	}
@@ -352,7 +354,7 @@ func (b *Batch) Results() iter.Seq2[int, Result] {
 			t := b.mu.transfers[i]
 			over, r := t.over, Result{}
 			if over { // else it is being written
-				r = t.result
+				r = t.result()
 			}
 			b.mu.Unlock()
 			if over && !yield(i, r) {
@@ -369,8 +371,8 @@ func (b *Batch) Finished(ctx context.Context) iter.Seq2[int, Result] {
 		for next := 0; ; {
 			b.mu.Lock()
 			if next < len(b.mu.order) {
-				i := b.mu.order[next]
-				r := b.mu.transfers[i].result
+				i := int(b.mu.order[next])
+				r := b.mu.transfers[i].result()
 				b.mu.Unlock()
 				if next++; !yield(i, r) {
 					return

@@ -90,9 +90,12 @@ func (e *Engine) check(i int, r *Request) error {
 // before it is scheduled and read by whoever runs the shard's actions.
 type transfer struct {
 	batch    *Batch
-	index    int
+	index    uint32
+	cancels  uint32 // the batch's when it was added
 	op       transport.Op
 	class    transport.Class
+	resolved bool // the descriptor was fetched for it
+	over     bool // it has ended; under the batch's lock
 	local    []byte
 	held     *Buffer // holds a use, or nil
 	remote   Remote
@@ -101,24 +104,22 @@ type transfer struct {
 	forced   string
 	tenant   string
 
-	resolved bool            // the descriptor was fetched for it
-	view     *view           // set by route, with target and offset
-	target   *segment.Buffer // as published
-	offset   uint64          // in target
+	view   *view           // set by route, with target and offset
+	target *segment.Buffer // as published
+	offset uint64          // in target
 
-	cancels uint32 // the batch's when it was added
-
-	over   bool   // under the batch's lock
-	result Result // set before over
+	carrier string // the transport that carried it; set with over, like err
+	err     error
 }
 
 // fill makes t the record of r; the caller holds a use of the local buffer.
 func (t *transfer) fill(e *Engine, r *Request) {
-	t.op, t.class, t.remote, t.length = r.Op, transport.Class(1-r.Priority), r.Remote, r.Local.Length
-	t.forced, t.tenant = r.Transport, r.Tenant
-	t.local = r.Local.Bytes
-	if b := r.Local.Buffer; b != nil {
-		t.held = b
+	b := r.Local.Buffer
+	*t = transfer{
+		op: r.Op, class: transport.Class(1 - r.Priority), local: r.Local.Bytes, held: b, remote: r.Remote, length: r.Local.Length,
+		forced: r.Transport, tenant: r.Tenant,
+	}
+	if b != nil {
 		if t.length > 0 {
 			t.local = b.Bytes()[r.Local.Offset : r.Local.Offset+r.Local.Length]
 		}
@@ -126,6 +127,15 @@ func (t *transfer) fill(e *Engine, r *Request) {
 	if !r.Deadline.IsZero() {
 		t.deadline = max(e.at(r.Deadline), 1)
 	}
+}
+
+// result is how a transfer that is over ended.
+func (t *transfer) result() Result {
+	r := Result{Bytes: t.length, Err: t.err, Transport: t.carrier}
+	if r.Err != nil {
+		r.Bytes = 0
+	}
+	return r
 }
 
 // localKind is the kind of location of the local range.

@@ -93,11 +93,10 @@ func TestCancelBeforeScheduled(t *testing.T) {
 			t.Fatal(err)
 		}
 		b := e.NewBatch()
-		ts, err := b.take(1)
+		ts, err := b.take([]Request{r})
 		if err != nil {
 			t.Fatal(err)
 		}
-		ts[0].fill(e, &r)
 		b.Seal()
 		b.Cancel()
 		e.start(ts)

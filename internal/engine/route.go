@@ -59,13 +59,15 @@ const runBytes = 64 << 10
 // which is, and lies in the target's buffer.
 func (t *transfer) alike(o *transfer) bool {
 	b := o.target
-	return t.follows(o) && t.class == o.class && t.deadline == o.deadline && t.length-1 < runBytes && t.joins(o) &&
+	return t.joins(o) && t.follows(o) && t.class == o.class && t.deadline == o.deadline && t.length-1 < runBytes &&
 		t.remote.Offset <= b.Length && t.length <= b.Length-t.remote.Offset
 }
 
-// joins reports whether t ends together with o: one batch waits for both, one
-// tenant has room again.
-func (t *transfer) joins(o *transfer) bool { return t.batch == o.batch && same(t.tenant, o.tenant) }
+// joins reports whether the ends of t and o can be told together: of one batch and
+// tenant, in one direction, with one local buffer held.
+func (t *transfer) joins(o *transfer) bool {
+	return t.batch == o.batch && t.op == o.op && t.held == o.held && same(t.tenant, o.tenant)
+}
 
 // locate sets the view, the target's buffer and the offset in it.
 func (t *transfer) locate() error {

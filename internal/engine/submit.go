@@ -40,16 +40,13 @@ func (e *Engine) submit(ctx context.Context, b *Batch, reqs []Request) error {
 		release(reqs)
 		return err
 	}
-	ts, err := b.take(len(reqs))
+	ts, err := b.take(reqs)
 	if err != nil {
 		for _, d := range call {
 			e.give(d.tenant, d.requests, d.bytes)
 		}
 		release(reqs)
 		return err
-	}
-	for i := range reqs {
-		ts[i].fill(e, &reqs[i])
 	}
 	e.counts.requests.Add(uint64(len(reqs)))
 	e.start(ts)
@@ -221,43 +218,33 @@ func (s *shard) cancel(all []span) {
 
 // fail ends t with an error.
 func (e *Engine) fail(t *transfer, err error) {
-	t.result = Result{Err: err}
 	code := errs.Of(err)
 	e.counts.failed(code)
 	if code != errs.Canceled && e.failures.allow() {
 		e.log.Warn("request failed", "op", t.op.String(), "target", t.targetName(), "offset", t.remote.Offset,
 			"length", t.length, "err", err, "not_logged", e.failures.skipped())
 	}
-	e.settle(t)
+	e.settle([]*transfer{t}, outcome{bytes: t.length, err: err})
 }
 
-// settle gives back what t held and tells the batch.
-func (e *Engine) settle(t *transfer) { e.settleRun([]*transfer{t}) }
+// outcome is how transfers have ended.
+type outcome struct {
+	bytes   uint64 // the lengths of all
+	carrier string // empty if nothing carried them
+	err     error
+}
 
-// settleRun is settle for transfers of one batch and tenant.
-func (e *Engine) settleRun(ts []*transfer) {
-	var moved [2]uint64 // by whether it is a Write
-	var bytes int64
-	held, uses := ts[0].held, 0
-	for _, t := range ts {
-		if t.held != held {
-			held.done(uses)
-			held, uses = t.held, 0
-		}
-		uses++
-		if t.result.Err == nil && t.op == transport.Read {
-			moved[0] += t.length
-		} else if t.result.Err == nil {
-			moved[1] += t.length
-		}
-		t.local = nil
-		bytes += int64(t.length)
+// settle gives back what transfers that join held, and tells their batch.
+func (e *Engine) settle(ts []*transfer, how outcome) {
+	first := ts[0]
+	if how.err == nil && first.op == transport.Read {
+		e.counts.bytesRead.Add(how.bytes)
+	} else if how.err == nil {
+		e.counts.bytesWritten.Add(how.bytes)
 	}
-	held.done(uses)
-	e.counts.bytesRead.Add(moved[0])
-	e.counts.bytesWritten.Add(moved[1])
-	e.give(ts[0].tenant, int64(len(ts)), bytes)
-	ts[0].batch.ended(ts)
+	first.held.done(len(ts))
+	e.give(first.tenant, int64(len(ts)), int64(how.bytes))
+	first.batch.ended(ts, how)
 }
 
 // give takes room back; a miscount poisons the engine.
