@@ -145,7 +145,7 @@ func (e *endpoint) follow(out *results, s []transport.Slice, budget int) (n, byt
 	from, to := first.Offset, first.Offset
 	for ; n < len(some); n++ {
 		c, end := &some[n], some[n].Offset+uint64(len(some[n].Local))
-		if c.Buffer != first.Buffer || c.Op != first.Op || c.Rail != 0 || end < c.Offset || bytes+len(c.Local) > min(budget, mem.Step) {
+		if c.Buffer != first.Buffer || c.Op != first.Op || c.Rail != 0 || end < c.Offset || len(c.Local) > inlineSlice || bytes+len(c.Local) > min(budget, mem.Step) {
 			break
 		}
 		from, to, bytes = min(from, c.Offset), max(to, end), bytes+len(c.Local)

@@ -354,3 +354,51 @@ func TestUrgentSlicesOvertakeBulk(t *testing.T) {
 	close(st.pass)
 	e.await(len(s))
 }
+
+// TestNeighboursShareAPin: slices of one buffer are moved under two pins, also
+// where one of them must be refused, which then is refused alone.
+func TestNeighboursShareAPin(t *testing.T) {
+	var pins counter
+	e := open(t, New(), func(m transport.Memory) transport.Memory { pins.Memory = m; return &pins })
+	target := make([]byte, 4096)
+	buf := e.register(target, segment.ReadWrite)
+	ep := e.connect(e)
+	post := func(offsets ...uint64) map[transport.Tag]transport.Completion {
+		t.Helper()
+		n := e.count()
+		var s []transport.Slice
+		for i, off := range offsets {
+			s = append(s, transport.Slice{Op: transport.Write, Local: []byte{byte(i + 1)}, Buffer: buf, Offset: off, Tag: transport.Tag(n + i)})
+		}
+		pins.n = 0
+		if took, err := ep.Post(s); took != len(s) || err != nil {
+			t.Fatal(took, err)
+		}
+		return e.await(n + len(s))
+	}
+	post(5, 4095, 0, 7, 7)
+	if pins.n != 2 || target[5] != 1 || target[4095] != 2 || target[0] != 3 || target[7] != 5 {
+		t.Errorf("%d pins, want 2; the bytes are %d %d %d %d", pins.n, target[5], target[4095], target[0], target[7])
+	}
+	n := transport.Tag(e.count())
+	done := post(1, 2, 4096, ^uint64(0), 3)
+	for i, want := range []errs.Code{errs.OK, errs.OK, errs.OutOfRange, errs.OutOfRange, errs.OK} {
+		if got := done[n+transport.Tag(i)].Code; got != want {
+			t.Errorf("slice %d: %v, want %v", i, got, want)
+		}
+	}
+	if target[1] != 1 || target[2] != 2 || target[3] != 5 {
+		t.Errorf("the bytes are %v", target[1:4])
+	}
+}
+
+// counter is a Memory that counts its pins. They come from one goroutine.
+type counter struct {
+	transport.Memory
+	n int
+}
+
+func (c *counter) Pin(op transport.Op, key segment.Key, off, n uint64) (transport.Pin, errs.Code) {
+	c.n++
+	return c.Memory.Pin(op, key, off, n)
+}
