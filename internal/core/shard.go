@@ -142,6 +142,9 @@ func (s *Shard) failSlice(now Time, i uint32, c *transport.Completion, out *Acti
 	ti := sl.transfer
 	t, p := &s.transfers[ti], &s.paths[sl.path]
 	a := Attempt{Path: p.id, Rail: int(sl.rail), Code: c.Code, Err: c.Err}
+	if c.Code == errs.Closed && p.state == Draining && p.code != errs.OK {
+		a.Code, a.Err = p.code, p.err // why we closed it says more than that we did
+	}
 	if kind := c.Code &^ 0xf; kind == errs.Unreachable || kind == errs.Checksum {
 		p.rails.At(int(sl.rail)).Fail(int64(now))
 	}
