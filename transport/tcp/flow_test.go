@@ -3,6 +3,7 @@ package tcp
 import (
 	"bytes"
 	"context"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -169,7 +170,7 @@ func TestDrain(t *testing.T) {
 			t.Errorf("drain with a slice under way: %v", err)
 		}
 		for _, e := range []*Endpoint{ep, idle} {
-			if n, err := e.Post([]transport.Slice{write(buf, nil, 2)}); n != 0 || errs.Of(err) != errs.Draining {
+			if n, err := e.Post([]transport.Slice{write(buf, nil, 2)}); n != 0 || errs.Of(err) != errs.Draining || strings.Count(err.Error(), "draining") != 1 {
 				t.Errorf("post to a draining peer: %d, %v", n, err)
 			}
 		}

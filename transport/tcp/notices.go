@@ -19,7 +19,11 @@ func (n laneNotices) fenced(f fence)    { n.e.fenced(f) }
 func (n laneNotices) ponged(seq uint64) { n.e.ponged(n.o, seq) }
 
 func (n laneNotices) goaway(code errs.Code) {
-	why := &errs.Error{Op: "post", Peer: n.e.peer.Addr, Transport: name, Stage: "post", Reason: errs.Draining, Retryable: true, Detail: "the peer is shutting down (" + code.String() + ")"}
+	detail := "the peer is shutting down"
+	if code != errs.Draining { // the reason says that much
+		detail += " (" + code.String() + ")"
+	}
+	why := &errs.Error{Op: "post", Peer: n.e.peer.Addr, Transport: name, Stage: "post", Reason: errs.Draining, Retryable: true, Detail: detail}
 	n.e.refusal.CompareAndSwap(nil, why)
 }
 
