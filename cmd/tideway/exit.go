@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/tideway-io/tideway/errs"
+	"golang.org/x/sys/unix"
 )
 
 // The exit codes. docs/operations.md has the same table; a test compares them.
@@ -42,7 +43,7 @@ func exitTable() []exitMeaning {
 		{exitUsage, []error{errs.ErrInvalid}, "the command line or a range in it is wrong"},
 		{exitNotFound, []error{errs.ErrNotFound, fs.ErrNotExist}, "no such segment, buffer or file"},
 		{exitUnreachable, []error{errs.ErrUnreachable, context.DeadlineExceeded}, "the other side refused, died or went silent"},
-		{exitDenied, []error{errs.ErrDenied, fs.ErrPermission}, "access does not allow it"},
+		{exitDenied, []error{errs.ErrDenied, fs.ErrPermission, unix.EROFS}, "access does not allow it"},
 		{exitIntegrity, []error{errs.ErrChecksum}, "bytes arrived changed"},
 		{exitStale, []error{errs.ErrStale}, "the source or target changed or restarted meanwhile"},
 		{exitBusy, []error{errs.ErrOverloaded, errs.ErrBusy}, "busy or overloaded; try again later"},

@@ -55,7 +55,9 @@ func (p *put) replace(ctx context.Context, e *tideway.Engine, seg *tideway.Segme
 		if err != nil {
 			return m, err
 		}
-		if m, err = p.copy(ctx, e, r, 0, src, io.TeeReader(src, hash)); err != nil {
+		if m, err = p.copy(ctx, e, r, 0, src, io.TeeReader(src, hash)); errors.Is(err, errs.ErrOverloaded) {
+			return m, &hinted{err, "if the file system of the other side is full, or a quota there is reached: " + roomFix}
+		} else if err != nil {
 			return m, err
 		}
 	}

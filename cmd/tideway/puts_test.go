@@ -275,14 +275,34 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// What has no kind on the other side, such as a full disk, is not called an
-// internal error here.
-func TestOutcomeWithoutKind(t *testing.T) {
-	err := outcomeOf(fmt.Errorf("beside f: %w", syscall.ENOSPC)).error("b/f")
-	if want := "put b/f: the other side says: beside f: no space left on device"; err.Error() != want {
-		t.Errorf("%q, want %q", err, want)
+// What has no kind on the other side is not called an internal error here, and
+// what has one says what to do there.
+func TestOutcome(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		text string
+		code int
+		fix  string
+	}{
+		{fmt.Errorf("beside f: %w", syscall.EIO), "put b/f: the other side says: beside f: input/output error", exitError, ""},
+		{fmt.Errorf("beside f: %w", syscall.ENOSPC), "put b/f: overloaded: the other side says: beside f: no space left on device", exitBusy, "make room"},
+		{fmt.Errorf("beside f: %w", syscall.EDQUOT), "put b/f: overloaded: the other side says: beside f: disk quota exceeded", exitBusy, "quota"},
+		{fmt.Errorf("beside f: %w", syscall.EROFS), "put b/f: denied: the other side says: beside f: read-only file system", exitDenied, "directory"},
+		{fmt.Errorf("beside f: %w", syscall.EACCES), "put b/f: denied: the other side says: beside f: permission denied", exitDenied, "directory"},
+	} {
+		err := outcomeOf(c.err).error("b/f")
+		if err.Error() != c.text || exitCode(t.Context(), err) != c.code || !strings.Contains(hint(err), c.fix) {
+			t.Errorf("%q, exit code %d, hint %q; want %q, %d, %q", err, exitCode(t.Context(), err), hint(err), c.text, c.code, c.fix)
+		}
 	}
-	if code := exitCode(t.Context(), err); code != exitError {
-		t.Errorf("exit code %d", code)
+}
+
+// A put larger than the room beside the file is refused before a byte moves, and
+// says how much there is.
+func TestPutWithoutRoom(t *testing.T) {
+	c := newDeskCase(t, time.Minute)
+	err := c.session(7, "data").begin(t.Context(), 1<<60)
+	if !errors.Is(err, errs.ErrOverloaded) || !strings.Contains(err.Error(), "1 EiB are needed and") || !strings.Contains(err.Error(), c.path) {
+		t.Errorf("%v", err)
 	}
 }

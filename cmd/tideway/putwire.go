@@ -2,7 +2,10 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"strconv"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tideway-io/tideway/errs"
 )
@@ -66,6 +69,7 @@ func putBuffer(id, what string) string { return putMarker + "/" + id + "/" + wha
 type outcome struct {
 	Code   errs.Code `json:"code"`
 	Detail string    `json:"detail,omitempty"`
+	Fix    string    `json:"fix,omitempty"` // what to do, where the code alone does not say
 }
 
 // maxDetail bounds what an answer says.
@@ -76,8 +80,19 @@ func outcomeOf(err error) outcome {
 		return outcome{}
 	}
 	text := err.Error()
-	return outcome{errs.Of(err), text[:min(len(text), maxDetail)]}
+	o := outcome{Code: errs.Of(err), Detail: text[:min(len(text), maxDetail)]}
+	switch {
+	case errors.Is(err, unix.EDQUOT):
+		o.Code, o.Fix = errs.Overloaded, "raise the quota of the user who serves, or remove files of theirs"
+	case errors.Is(err, unix.ENOSPC):
+		o.Code, o.Fix = errs.Overloaded, roomFix
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM), errors.Is(err, unix.EROFS):
+		o.Code, o.Fix = errs.Denied, "the process that serves must be allowed to make files in that directory: a put writes beside the file"
+	}
+	return o
 }
+
+const roomFix = "make room on the file system of the other side; a put needs its whole size beside the file that it replaces"
 
 // error returns the failure that an answer reports.
 func (o outcome) error(segment string) error {
@@ -85,8 +100,11 @@ func (o outcome) error(segment string) error {
 		return nil
 	}
 	e := &errs.Error{Op: "put", Segment: segment, Reason: o.Code, Detail: "the other side says: " + o.Detail}
-	if o.Code == errs.Internal { // the code of what has none, such as a full disk
+	if o.Code == errs.Internal { // the code of what has none
 		e.Reason = errs.OK
+	}
+	if o.Fix != "" {
+		return &hinted{e, o.Fix}
 	}
 	return e
 }
