@@ -76,10 +76,13 @@ type BufferOptions struct {
 	Location topology.Location
 	// Access says what peers may do; default local-only.
 	Access segment.Access
+	// Fixed makes reads of a file fail with ErrStale once somebody but its peers
+	// has changed it since it was registered. It costs a system call a read.
+	Fixed bool
 }
 
 func (o BufferOptions) registration() engine.Registration {
-	return engine.Registration{Name: o.Name, Location: o.Location, Access: o.Access}
+	return engine.Registration{Name: o.Name, Location: o.Location, Access: o.Access, Fixed: o.Fixed}
 }
 
 // Alloc makes a buffer of n zero bytes, outside the garbage-collected heap and

@@ -170,7 +170,8 @@ func (p *Pin) Unpin() {
 // Unpinner counts pins.
 type Unpinner interface{ Unpin() }
 
-// File is what file-backed buffers offer.
+// File is what file-backed buffers offer. io.EOF short of the range, and
+// io.ErrUnexpectedEOF, mean that it is not what was registered: errs.Stale.
 type File interface {
 	io.ReaderAt
 	io.WriterAt

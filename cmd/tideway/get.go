@@ -22,6 +22,7 @@ type get struct {
 	from     place
 	to       string
 	canAgain bool // the destination can be written anew
+	last     life // that bytes came from
 }
 
 func newGet(c *console) *cobra.Command {
@@ -68,7 +69,7 @@ func (g *get) run(ctx context.Context) error {
 	}
 	defer e.Close()
 	for attempt := 1; ; attempt++ {
-		m, err := g.once(ctx, e, attempt > 1)
+		m, err := g.once(ctx, e)
 		if err == nil {
 			m.Attempts = attempt
 			return g.report(m)
@@ -87,24 +88,24 @@ func (g *get) say(format string, args ...any) {
 	}
 }
 
-// once makes one attempt from finding the segment to the whole file; again says
-// that the source was another one a moment ago.
-func (g *get) once(ctx context.Context, e *tideway.Engine, again bool) (m moved, err error) {
+// once makes one attempt from finding the segment to the whole file.
+func (g *get) once(ctx context.Context, e *tideway.Engine) (m moved, err error) {
 	seg, err := e.OpenSegment(ctx, g.from.addr)
 	if err != nil {
 		return m, err
 	}
 	defer seg.Close()
-	if again {
+	if g.last != (life{}) {
 		if err := seg.Refresh(ctx); err != nil {
 			return m, err
 		}
 	}
-	r, err := awaitBuffer(ctx, seg, g.from.name, again)
+	r, err := awaitBuffer(ctx, seg, g.from.name, g.last)
 	if err != nil {
 		return m, err
 	}
 	d := r.Desc()
+	g.last = life{seg.Incarnation(), d.Key}
 	if err := may(seg, &d, segment.RemoteRead); err != nil {
 		return m, err
 	}

@@ -31,23 +31,37 @@ func findBuffer(ctx context.Context, seg *tideway.Segment, name string) (*tidewa
 	return nil, &hinted{err, next}
 }
 
+// life is one registration of a buffer.
+type life struct {
+	engine segment.Incarnation
+	key    segment.Key
+}
+
 // awaitBuffer is findBuffer that gives a name which is not there a moment to
 // come: a file that is being replaced is away for as long as it takes to offer
-// the new one. The moment is longer if it was there a moment ago.
-func awaitBuffer(ctx context.Context, seg *tideway.Segment, name string, again bool) (*tideway.RemoteBuffer, error) {
+// the new one. The moment is longer after an attempt that turned out stale, and
+// then what it found is waited out: a file that changed is offered anew once it
+// was left alone for a while.
+func awaitBuffer(ctx context.Context, seg *tideway.Segment, name string, stale life) (*tideway.RemoteBuffer, error) {
 	patience := nameMayCome
-	if again {
+	if stale != (life{}) {
 		patience = nameWillCome
 	}
 	for deadline := time.Now().Add(patience); ; {
 		r, err := findBuffer(ctx, seg, name)
-		if !errors.Is(err, errs.ErrNotFound) || time.Now().After(deadline) {
+		there := err == nil && (life{seg.Incarnation(), r.Desc().Key}) != stale
+		if there || err != nil && !errors.Is(err, errs.ErrNotFound) || time.Now().After(deadline) {
 			return r, err
 		}
 		select {
 		case <-time.After(askAgain):
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
+		}
+		if err == nil {
+			if err := seg.Refresh(ctx); err != nil {
+				return nil, err
+			}
 		}
 	}
 }

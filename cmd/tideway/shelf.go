@@ -59,7 +59,7 @@ func (s *shared) open(e *tideway.Engine) error {
 		err = errs.New(errs.Invalid, "serve "+s.path, "it is not a regular file")
 	}
 	if err == nil {
-		s.buf, err = e.RegisterFile(f, tideway.BufferOptions{Name: s.name, Location: topology.File, Access: s.access})
+		s.buf, err = e.RegisterFile(f, tideway.BufferOptions{Name: s.name, Location: topology.File, Access: s.access, Fixed: true})
 	}
 	if err != nil {
 		f.Close()

@@ -229,7 +229,7 @@ func advice(c errs.Code) string {
 	case errs.Revoked, errs.NotRegistered:
 		return "the owner has closed the buffer; look it up again"
 	case errs.Restarted, errs.Stale:
-		return "the owner restarted; look the buffer up again"
+		return "the buffer is not what it was, or its owner restarted; look the buffer up again"
 	case errs.Denied:
 		return "the owner does not allow it; it chooses the access when it registers the buffer"
 	}

@@ -22,6 +22,7 @@ type Registration struct {
 	Access   segment.Access
 	Bytes    []byte
 	File     *os.File
+	Fixed    bool // peers must not read a file that has changed meanwhile
 	Addr     uintptr
 	Length   uint64
 }
@@ -92,11 +93,11 @@ func (e *Engine) register(r Registration, free func() error) (*Buffer, error) {
 		in.Location = "cpu:0"
 	}
 	if r.File != nil {
-		source, err := fileSource(r.File)
+		file, source, err := e.file(r)
 		if err != nil {
 			return nil, err
 		}
-		in.File, in.Length, in.Source, in.Location = r.File, source.Size, source, topology.File
+		in.File, in.Length, in.Source, in.Location = file, source.Size, source, topology.File
 	}
 	b, err := e.local.Register(e.ctx, in)
 	if err != nil {
@@ -104,6 +105,15 @@ func (e *Engine) register(r Registration, free func() error) (*Buffer, error) {
 	}
 	e.changed()
 	return &Buffer{e: e, r: b}, nil
+}
+
+// file returns what peers read and write, and what it is now.
+func (e *Engine) file(r Registration) (transport.File, segment.Source, error) {
+	if r.Fixed {
+		return fixFile(r.File)
+	}
+	source, err := fileSource(r.File)
+	return r.File, source, err
 }
 
 // fileSource identifies the present content of f.

@@ -245,7 +245,7 @@ func (f *filer) writeAt(d wire.Desc, p []byte) errs.Code {
 // fileCode is what a peer is told of a file's error.
 func fileCode(err error) errs.Code {
 	switch {
-	case errors.Is(err, io.EOF): // it is shorter than when it was registered: not what was published
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF): // it is shorter than when it was registered: not what was published
 		return errs.Stale
 	case errors.Is(err, os.ErrClosed):
 		return errs.Revoked
