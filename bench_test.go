@@ -12,14 +12,14 @@ import (
 // batchOf returns what submits n requests of size bytes in a batch that it uses
 // again, and waits for them.
 func batchOf(t testing.TB, e *tideway.Engine, kv *tideway.RemoteBuffer, op tideway.Op, n, size int) func() {
-	return again(t, e, alloc(t, e, fmt.Sprint("local", op, size), uint64(n*size), segment.LocalOnly), kv, op, n, size)
+	return again(t, e, alloc(t, e, fmt.Sprint("local", op, size), uint64(n*size), segment.LocalOnly), kv.At, op, n, size)
 }
 
-// again is batchOf with a local buffer that is there.
-func again(t testing.TB, e *tideway.Engine, local *tideway.Buffer, kv *tideway.RemoteBuffer, op tideway.Op, n, size int) func() {
+// again is batchOf with a local buffer that is there, and remote places as at says.
+func again(t testing.TB, e *tideway.Engine, local *tideway.Buffer, at func(uint64) tideway.Remote, op tideway.Op, n, size int) func() {
 	reqs := make([]tideway.Request, n)
 	for i := range reqs {
-		reqs[i] = tideway.Request{Op: op, Local: local.Range(uint64(i*size), uint64(size)), Remote: kv.At(uint64(i * size))}
+		reqs[i] = tideway.Request{Op: op, Local: local.Range(uint64(i*size), uint64(size)), Remote: at(uint64(i * size))}
 	}
 	b := e.NewBatch()
 	return func() {
@@ -54,7 +54,7 @@ func TestBatchAllocs(t *testing.T) {
 		for _, op := range []tideway.Op{tideway.Write, tideway.Read} {
 			t.Run(fmt.Sprint(c.name, " ", op), func(t *testing.T) {
 				local := alloc(t, e, fmt.Sprint(c.name, op), 128*64, segment.LocalOnly)
-				run := again(t, e, local, c.kv, op, 128, 64)
+				run := again(t, e, local, c.kv.At, op, 128, 64)
 				for range 10 {
 					run()
 				}

@@ -3,6 +3,7 @@ package tideway_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"testing"
 
@@ -15,11 +16,13 @@ import (
 func TestMixedCall(t *testing.T) {
 	const n, size = 400, 1 << 20
 	e, other := open(t, tideway.Config{}), open(t, tideway.Config{})
-	for _, owner := range []*tideway.Engine{e, other} {
+	for turn, owner := range []*tideway.Engine{e, other, e, other} {
+		byAddr := turn >= 2
 		r := rand.New(rand.NewPCG(1, 2))
-		remote := alloc(t, owner, "mixed", size, segment.ReadWrite)
-		_, kv := find(t, e, owner.Addr(), "mixed")
-		local := alloc(t, e, "local "+owner.Addr(), size, segment.LocalOnly)
+		name := fmt.Sprint("mixed ", turn)
+		remote := alloc(t, owner, name, size, segment.ReadWrite)
+		s, kv := find(t, e, owner.Addr(), name)
+		local := alloc(t, e, "local "+name, size, segment.LocalOnly)
 		plain := make([]byte, size)
 		for i := range plain {
 			plain[i] = byte(r.Uint32())
@@ -36,6 +39,9 @@ func TestMixedCall(t *testing.T) {
 				break
 			}
 			req := tideway.Request{Op: tideway.Write, Local: local.Range(at, length), Remote: kv.At(at)}
+			if byAddr {
+				req.Remote = s.At(remote.Addr() + at)
+			}
 			switch r.IntN(30) {
 			case 0:
 				req.Local = tideway.Bytes(plain[at : at+length])

@@ -46,21 +46,36 @@ func (t *transfer) spec() core.Transfer {
 	return core.Transfer{Group: t.batch.group, Op: t.op, Class: t.class, Length: t.length, Offset: t.offset, Deadline: t.deadline}
 }
 
-// follows reports whether t joins the same buffers the same way as o.
-func (t *transfer) follows(o *transfer) bool {
-	f := t.remote.Found
-	return f != nil && f == o.remote.Found && t.op == o.op && same(t.forced, o.forced) && (t.held == o.held || t.localKind() == o.localKind())
+// follow takes the way of o, which is routed, if t joins the same buffers the same
+// way, and reports whether it does. By address, t must lie in o's target; by name
+// it may leave it, which permitted says.
+func (t *transfer) follow(o *transfer) bool {
+	r, from := &t.remote, &o.remote
+	if t.op != o.op || r.Found != from.Found || r.Segment != from.Segment || !same(t.forced, o.forced) ||
+		t.held != o.held && t.localKind() != o.localKind() {
+		return false
+	}
+	offset := r.Offset
+	if r.Found == nil {
+		if offset -= o.target.Addr; !t.within(o.target, offset) {
+			return false
+		}
+	}
+	t.view, t.target, t.offset = o.view, o.target, offset
+	return true
+}
+
+// within reports whether t, from offset on, lies in b.
+func (t *transfer) within(b *segment.Buffer, offset uint64) bool {
+	return offset <= b.Length && t.length <= b.Length-offset
 }
 
 // runBytes is how long the requests may be that are scheduled as a run.
 const runBytes = 64 << 10
 
-// alike reports whether t, not yet routed, can be scheduled as one run with o,
-// which is, and lies in the target's buffer.
+// alike is follow for a transfer that can be scheduled as one run with o.
 func (t *transfer) alike(o *transfer) bool {
-	b := o.target
-	return t.joins(o) && t.follows(o) && t.class == o.class && t.deadline == o.deadline && t.length-1 < runBytes &&
-		t.remote.Offset <= b.Length && t.length <= b.Length-t.remote.Offset
+	return t.joins(o) && t.class == o.class && t.deadline == o.deadline && t.length-1 < runBytes && t.follow(o) && t.within(t.target, t.offset)
 }
 
 // joins reports whether the ends of t and o can be told together: of one batch and
@@ -93,7 +108,7 @@ func (t *transfer) locate() error {
 // permitted checks what the owner published; the owner checks again.
 func (t *transfer) permitted() error {
 	b := t.target
-	if t.offset > b.Length || t.length > b.Length-t.offset {
+	if !t.within(b, t.offset) {
 		return t.wrong(errs.New(errs.OutOfRange, t.op.String(), "%d bytes at %d leave the buffer of %d bytes", t.length, t.offset, b.Length))
 	}
 	need := segment.RemoteRead

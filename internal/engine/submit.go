@@ -124,11 +124,9 @@ func (e *Engine) start(ts []*transfer) {
 // paths are the same where the buffers are.
 func (w *scratch) route(e *Engine, t *transfer) (core.Transfer, error) {
 	last := len(w.runs) - 1
-	if last < 0 || !t.follows(w.runs[last][0]) {
+	if last < 0 || !t.follow(w.runs[last][0]) {
 		return t.route(e)
 	}
-	before := w.runs[last][0]
-	t.view, t.target, t.offset = before.view, before.target, t.remote.Offset
 	if err := t.permitted(); err != nil {
 		return core.Transfer{}, err
 	}
@@ -149,9 +147,8 @@ func (w *scratch) add(ts []*transfer, spec core.Transfer) int {
 		w.submit()
 	}
 	n := 1
-	for most := min(len(ts), core.RunLen); n < most && first.length-1 < runBytes && ts[n].alike(first); n++ {
-		t := ts[n]
-		t.view, t.target, t.offset = first.view, first.target, t.remote.Offset
+	for most := min(len(ts), core.RunLen); n < most && first.length-1 < runBytes && ts[n].alike(first); {
+		n++
 	}
 	if n > 1 {
 		at := len(w.lengths)
