@@ -13,6 +13,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -51,6 +53,7 @@ const (
 	retries   = 4                      // of one call, each at another member
 	minPause  = 100 * time.Millisecond // between tries to watch
 	maxPause  = 5 * time.Second
+	maxRedial = 2 * time.Second // gRPC itself would wait for up to two minutes for a member that is back
 )
 
 // New returns a store. It connects when it is used first, so that a cluster that
@@ -70,6 +73,10 @@ func New(opts Options) (*Store, error) {
 		Endpoints: opts.Endpoints, DialTimeout: opts.Timeout, Logger: zap.NewNop(),
 		DialKeepAliveTime: pingEvery, DialKeepAliveTimeout: pingWait,
 		MaxCallSendMsgSize: opts.MaxValue + 1<<20, MaxCallRecvMsgSize: opts.MaxValue + 1<<20, MaxUnaryRetries: retries,
+		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
+			MinConnectTimeout: opts.Timeout,
+			Backoff:           backoff.Config{BaseDelay: minPause, Multiplier: 1.6, Jitter: 0.4, MaxDelay: maxRedial},
+		}), grpc.WithChainUnaryInterceptor(refuse)},
 	})
 	if err != nil {
 		return nil, &errs.Error{Op: "open metadata store", Reason: errs.Invalid, Detail: "endpoints " + strings.Join(opts.Endpoints, ","), Err: err}
@@ -77,6 +84,12 @@ func New(opts Options) (*Store, error) {
 	s := &Store{opts: opts, client: client}
 	s.mu.granted = make(map[string]grant)
 	return s, nil
+}
+
+// refuse has a call fail at once when no member takes connections. The client
+// would wait for one until the call's time is over, and then say nothing but that.
+func refuse(ctx context.Context, method string, req, reply any, c *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	return call(ctx, method, req, reply, c, append(opts, grpc.WaitForReady(false))...)
 }
 
 func def[T comparable](p *T, v T) {

@@ -149,7 +149,11 @@ func TestServerAway(t *testing.T) {
 	px.Cut()
 	testenv.Eventually(t, patience, works, "after the black hole")
 	server.Kill()
-	if _, err := s.Get(t.Context(), "k"); !errors.Is(err, errs.ErrUnreachable) {
+	gone := open(t, Options{Endpoints: []string{server.Addr}, Timeout: time.Hour}) // it is refused, and does not wait
+	if _, err := gone.Get(t.Context(), "k"); errs.Of(err) != errs.Unreachable || !strings.Contains(err.Error(), "refused") {
+		t.Errorf("killed: %v, want unreachable, since refused", err)
+	}
+	if err := gone.Put(t.Context(), "k", nil); errs.Of(err) != errs.Unreachable {
 		t.Errorf("killed: %v, want unreachable", err)
 	}
 	server.Restart()
