@@ -11,12 +11,14 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/tideway-io/tideway/internal/e2e"
+	"github.com/tideway-io/tideway/metadata/redis"
 )
 
 // TestMain lets scripts and tests start this test binary as the command: its
 // directory is in PATH while tests run.
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"tideway": main})
+	redis.Silence()
+	testscript.Main(m, map[string]func(){"tideway": main, "engines": engines})
 }
 
 // TestScript runs the scripts in testdata/script with real processes. Beside the

@@ -2,6 +2,7 @@ package testenv
 
 import (
 	"net"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ type StoreServer struct {
 
 	t    testing.TB
 	args []string
+	data string // what it keeps on disk, empty if nothing
 }
 
 // storeStart is how long such a server may take until it answers.
@@ -25,7 +27,8 @@ func Etcd(t testing.TB) *StoreServer {
 	t.Helper()
 	program := NeedTool(t, "etcd")
 	addr, peers := FreeAddr(t), "http://"+FreeAddr(t)
-	return startStore(t, addr, program, "--data-dir", filepath.Join(t.TempDir(), "etcd"), "--log-level", "error",
+	data := filepath.Join(t.TempDir(), "etcd")
+	return StartStore(t, addr, data, program, "--data-dir", data, "--log-level", "error",
 		"--listen-client-urls", "http://"+addr, "--advertise-client-urls", "http://"+addr,
 		"--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers, "--initial-cluster", "default="+peers,
 		"--heartbeat-interval", "20", "--election-timeout", "200") // so that leases may be as short as a second
@@ -37,12 +40,14 @@ func Redis(t testing.TB, args ...string) *StoreServer {
 	program := NeedTool(t, "redis-server")
 	addr := FreeAddr(t)
 	host, port, _ := net.SplitHostPort(addr)
-	return startStore(t, addr, append([]string{program, "--bind", host, "--port", port, "--save", "", "--dir", t.TempDir(), "--loglevel", "warning"}, args...)...)
+	return StartStore(t, addr, "", append([]string{program, "--bind", host, "--port", port, "--save", "", "--dir", t.TempDir(), "--loglevel", "warning"}, args...)...)
 }
 
-func startStore(t testing.TB, addr string, args ...string) *StoreServer {
+// StartStore starts a program that listens on addr and keeps what it has in data,
+// empty if it keeps nothing.
+func StartStore(t testing.TB, addr, data string, args ...string) *StoreServer {
 	t.Helper()
-	s := &StoreServer{Addr: addr, t: t, args: args}
+	s := &StoreServer{Addr: addr, t: t, args: args, data: data}
 	s.Restart()
 	return s
 }
@@ -62,6 +67,17 @@ func (s *StoreServer) Restart() {
 		}
 		return err == nil
 	}, s.args[0], " takes connections")
+}
+
+// Wipe makes a server that was killed forget everything.
+func (s *StoreServer) Wipe() {
+	s.t.Helper()
+	if s.data == "" {
+		return
+	}
+	if err := os.RemoveAll(s.data); err != nil {
+		s.t.Fatal(err)
+	}
 }
 
 // FreeAddr returns a loopback address that nobody listens on.
