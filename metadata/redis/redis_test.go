@@ -36,7 +36,7 @@ func TestConformance(t *testing.T) {
 			t.Fatal(err)
 		}
 		return s
-	}, metadatatest.Options{TTL: 300 * time.Millisecond})
+	}, metadatatest.Options{TTL: time.Second})
 }
 
 // TestValuesAsMooncakeWrites: one line end behind each value, and none is needed.

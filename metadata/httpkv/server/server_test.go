@@ -60,13 +60,14 @@ func client(t testing.TB, s *Server) *httpkv.Store {
 func TestConformance(t *testing.T) {
 	for name, database := range map[string]bool{"memory": false, "database": true} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // it waits for leases most of the time
 			metadatatest.Run(t, func(t testing.TB) metadata.Store {
 				var o Options
 				if database {
 					o.Database = filepath.Join(t.TempDir(), "db")
 				}
 				return client(t, start(t, o))
-			}, metadatatest.Options{TTL: 500 * time.Millisecond})
+			}, metadatatest.Options{TTL: time.Second})
 		})
 	}
 }

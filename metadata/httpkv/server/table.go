@@ -98,8 +98,10 @@ func (t *table) get(key string) *entry {
 
 // renew puts off the end of the value that lease names.
 func (t *table) renew(key, lease string) bool {
-	e := t.get(key)
-	if e == nil || e.lease == "" || e.lease != lease {
+	t.mu.RLock()
+	defer t.mu.RUnlock() // so that it is not being removed
+	e := t.mu.keys[key]
+	if e == nil || e.lease == "" || e.lease != lease || t.ended(e) {
 		return false
 	}
 	t.renewed(e)
