@@ -404,3 +404,43 @@ func hammer(t *testing.T, how string, list []*tideway.Engine) {
 	}
 	work.Wait()
 }
+
+// TestAnsweredSurvivesKill: the metadata server is killed while values are put.
+// All that it said yes to is there afterwards, whole.
+func TestAnsweredSurvivesKill(t *testing.T) {
+	addr, db := testenv.FreeAddr(t), filepath.Join(t.TempDir(), "db")
+	server := testenv.StartStore(t, addr, db, "tideway", "metadata", "serve", "--listen", addr, "--database", db)
+	url := "http://" + addr + "/metadata"
+	value := func(writer, n int) []byte {
+		p := make([]byte, 1000+n%5000)
+		testenv.Fill(p, testenv.KeyOf(uint64(writer), uint64(n)), 0)
+		return p
+	}
+	const writers = 4
+	var answered [writers]atomic.Int64
+	for round := range 3 {
+		var work sync.WaitGroup
+		for w := range writers {
+			s := openStore(t, url)
+			work.Go(func() {
+				for n := int(answered[w].Load()); s.Put(t.Context(), fmt.Sprintf("w%d/%d", w, n), value(w, n)) == nil; n++ {
+					answered[w].Add(1)
+				}
+			})
+		}
+		enough := func() bool { return answered[0].Load() >= int64(20*(round+1)) }
+		testenv.Eventually(t, casePatience, enough, "values are put")
+		server.Kill()
+		work.Wait()
+		server.Restart()
+		s := openStore(t, url)
+		for w := range writers {
+			for n := range int(answered[w].Load()) {
+				got, err := s.Get(t.Context(), fmt.Sprintf("w%d/%d", w, n))
+				if err != nil || !slices.Equal(got, value(w, n)) {
+					t.Fatalf("round %d, w%d/%d: %d bytes, %v", round, w, n, len(got), err)
+				}
+			}
+		}
+	}
+}

@@ -467,3 +467,19 @@ func TestShutdown(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func FuzzDecodeEntry(f *testing.F) {
+	f.Add(encodeEntry(newEntry([]byte("v"), 0)))
+	f.Add(encodeEntry(newEntry([]byte("v"), time.Minute)))
+	f.Add([]byte{recordVersion, 0x80, 1, 255})
+	f.Fuzz(func(t *testing.T, p []byte) {
+		e, err := decodeEntry(p)
+		if err != nil {
+			return
+		}
+		again, err := decodeEntry(encodeEntry(e))
+		if err != nil || again.lease != e.lease || again.ttl != e.ttl || !bytes.Equal(again.value, e.value) {
+			t.Fatalf("%x: %+v, then %+v, %v", p, e, again, err)
+		}
+	})
+}
