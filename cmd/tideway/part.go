@@ -19,9 +19,8 @@ const (
 	journalSuffix = ".journal"
 )
 
-// How much of a partial file is believed and how often it is made safe.
+// How often a partial file is made safe, and how much of one can be gone on with.
 const (
-	tailBlocks   = 8         // blocks hashed again before a copy goes on, at the least
 	syncEvery    = 256       // blocks between two calls of fdatasync
 	maxJournal   = 256 << 20 // bytes of journal that are read: 10 TiB of data
 	lockAttempts = 3
@@ -138,7 +137,7 @@ func (p *part) usable(id identity, size uint64) (*journal, int, string) {
 	if n < j.synced {
 		return nil, 0, "it is shorter than its journal says"
 	}
-	good := p.verify(j, max(0, min(j.synced, n-tailBlocks)), n)
+	good := p.verify(j, n) // all of it: no sum of the whole is compared at the end
 	if good < j.synced {
 		return nil, 0, "its bytes are not those in its journal"
 	}
@@ -154,18 +153,18 @@ func blocksIn(size, total uint64) int {
 	return int(size / blockSize)
 }
 
-// verify hashes blocks [from, to) again and returns the first that differs from
-// its record, or to.
-func (p *part) verify(j *journal, from, to int) int {
+// verify hashes the first n blocks again and returns the first that differs from
+// its record, or n.
+func (p *part) verify(j *journal, n int) int {
 	buf := make([]byte, blockSize)
-	for i := from; i < to; i++ {
+	for i := range n {
 		off := uint64(i) * blockSize
 		b := buf[:min(blockSize, p.total-off)]
 		if _, err := p.data.ReadAt(b, int64(off)); err != nil || xxh3.Hash(b) != j.hashes[i] {
 			return i
 		}
 	}
-	return to
+	return n
 }
 
 // begin starts from nothing.

@@ -196,20 +196,22 @@ func TestPartAfterDamage(t *testing.T) {
 // Bytes that were on stable storage and are wrong now were changed by somebody:
 // nothing of that file is believed. Bytes that were not were lost in a crash.
 func TestPartSyncedBytesChanged(t *testing.T) {
-	c := newPartCase(t, 12*blockSize)
-	p := c.open(0, "")
-	c.write(p, 10*blockSize)
-	if err := p.syncNow(true); err != nil {
-		t.Fatal(err)
+	for _, at := range []int64{0, 9 * blockSize} {
+		c := newPartCase(t, 12*blockSize)
+		p := c.open(0, "")
+		c.write(p, 10*blockSize)
+		if err := p.syncNow(true); err != nil {
+			t.Fatal(err)
+		}
+		c.close(p)
+		f, err := os.OpenFile(c.path+partSuffix, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.WriteAt([]byte("changed"), at)
+		f.Close()
+		c.finish(c.open(0, "not those in its journal"))
 	}
-	c.close(p)
-	f, err := os.OpenFile(c.path+partSuffix, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.WriteAt([]byte("changed"), 9*blockSize)
-	f.Close()
-	c.finish(c.open(0, "not those in its journal"))
 }
 
 func TestPartSyncedBytesCut(t *testing.T) {

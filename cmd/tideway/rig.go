@@ -58,7 +58,7 @@ func openRig(ctx context.Context, o *client, at place, need uint64, checksum boo
 		if !o.names.peerToPeer() {
 			return r, usagef("--metadata finds a segment by its name: give it, or leave out --metadata to start a second process")
 		}
-		at, err = r.target(ctx, o.transport, need)
+		at, err = r.target(ctx, o, need)
 		if err != nil {
 			return r, err
 		}
@@ -77,8 +77,8 @@ func openRig(ctx context.Context, o *client, at place, need uint64, checksum boo
 const ownTransport = "memory"
 
 // target provides need bytes to measure against.
-func (r *rig) target(ctx context.Context, via string, need uint64) (place, error) {
-	if via == ownTransport {
+func (r *rig) target(ctx context.Context, o *client, need uint64) (place, error) {
+	if o.transport == ownTransport {
 		b, err := r.engine.Alloc(need, tideway.BufferOptions{Name: rigBuffer, Access: segment.ReadWrite})
 		if err != nil {
 			return place{}, err
@@ -86,7 +86,7 @@ func (r *rig) target(ctx context.Context, via string, need uint64) (place, error
 		r.closers = append(r.closers, b.Close)
 		return place{addr: r.engine.Name(), name: rigBuffer}, nil
 	}
-	c, err := startChild(ctx, rigBuffer, need)
+	c, err := startChild(ctx, rigBuffer, need, min(childStart, o.stall))
 	if err != nil {
 		return place{}, err
 	}
@@ -174,19 +174,20 @@ type child struct {
 	stdin io.Closer
 	addr  string
 	errs  *tail
+	stall time.Duration // that its end may take: it may be stopped
 }
 
 // childStart bounds the wait for the target to accept.
 const childStart = 10 * time.Second
 
-func startChild(ctx context.Context, name string, size uint64) (*child, error) {
+func startChild(ctx context.Context, name string, size uint64, stall time.Duration) (*child, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
 	cmd := exec.Command(exe, "serve", "--listen", "127.0.0.1:0", "--memory", name+"="+strconv.FormatUint(size, 10), "--until-eof", "-o", "json")
 	cmd.Args[0] = os.Args[0]
-	c := &child{cmd: cmd, errs: &tail{}}
+	c := &child{cmd: cmd, errs: &tail{}, stall: stall}
 	cmd.Stderr = c.errs
 	if c.stdin, err = cmd.StdinPipe(); err != nil {
 		return nil, err
@@ -229,7 +230,7 @@ func readAddr(ctx context.Context, out io.ReadCloser) (string, error) {
 // not help.
 func (c *child) Close() error {
 	c.stdin.Close()
-	force := time.AfterFunc(childStart, func() { _ = c.cmd.Process.Kill() })
+	force := time.AfterFunc(c.stall, func() { _ = c.cmd.Process.Kill() })
 	defer force.Stop()
 	if err := c.cmd.Wait(); err != nil {
 		return fmt.Errorf("second process: %w%s", err, c.errs)
