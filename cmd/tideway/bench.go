@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,44 +13,31 @@ import (
 // bench measures how fast requests move.
 type bench struct {
 	client
-	ops      *listFlag[string]
-	sizes    *listFlag[uint64]
-	batches  *listFlag[int]
-	threads  *listFlag[int]
+	grid
+	span     sizeFlag
+	repeat   int
 	duration time.Duration
+	warmup   time.Duration
 	verify   bool
-	checksum choiceFlag
 	target   place
 }
 
 func newBench(c *console) *cobra.Command {
-	positive := func(s string) (int, error) {
-		n, err := strconv.Atoi(s)
-		if err == nil && (n < 1 || n > 1<<16) {
-			err = fmt.Errorf("%d is not from 1 to 65536", n)
-		}
-		return n, err
-	}
-	b := &bench{
-		client:   client{c: c},
-		ops:      newChoices("ops", "read", "read", "write", "mix"),
-		sizes:    newList("sizes", "1MiB", parseSize),
-		batches:  newList("numbers", "16", positive),
-		threads:  newList("numbers", "1", positive),
-		checksum: choiceFlag{"on", []string{"on", "off"}},
-	}
+	b := &bench{client: client{c: c}}
 	cmd := &cobra.Command{
 		Use:   "bench [ADDR[/NAME]]",
 		Short: "Measure how fast requests move, here or to another process",
 		Long: "Measure reads, writes or a mix of both. Without ADDR the target is a second process, started for this and\n" +
 			"ended with it. With ADDR it is the buffer NAME, or the largest that may be read and written: its content\n" +
-			"is overwritten. --op, --size, --batch and --threads take comma lists; each combination is a row.\n\n" +
+			"is overwritten. Flags that take lists are swept; each combination is a row.\n\n" +
 			"Each thread keeps one batch in flight on ranges of its own. Latency is that of a batch, from its submission\n" +
-			"to the end of its last request. CPU time is this process's, and the target's if it was started for this.\n" +
-			"--verify moves a fresh pattern in each of several rounds onto poisoned ranges and reads the result through\n" +
-			"another engine, outside the timed part.",
-		Example: "  tideway bench --op read,write --size 4KiB,1MiB --threads 1,2 -o jsonl\n  tideway bench 127.0.0.1:7000 --verify",
-		Args:    arguments(0, 1, "at most ADDR or ADDR/NAME"),
+			"to the end of its last request. --verify moves a fresh pattern in each of several rounds onto poisoned\n" +
+			"ranges and reads the result through another engine, outside the timed part. Priorities joined by + run at\n" +
+			"the same time, on threads in turn, and have a row each.",
+		Example: "  tideway bench --op read,write --size 4KiB,1MiB --threads 1,2 -o jsonl\n" +
+			"  tideway bench --repeat 5 -o jsonl > new; tideway bench compare old new --worse 5\n" +
+			"  tideway bench 127.0.0.1:7000 --verify",
+		Args: arguments(0, 1, "at most ADDR or ADDR/NAME"),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if len(args) == 1 {
 				if b.target, err = b.names.segmentPlace(args[0]); err != nil {
@@ -62,83 +47,49 @@ func newBench(c *console) *cobra.Command {
 			return b.run(cmd.Context())
 		},
 	}
-	b.flags(cmd, "table", "json", "jsonl")
+	b.client.flags(cmd, "table", "json", "jsonl")
 	f := cmd.Flags()
-	f.Var(b.ops, "op", "read, write or mix")
-	f.Var(b.sizes, "size", "bytes of a request")
-	f.Var(b.batches, "batch", "requests in a batch")
-	f.Var(b.threads, "threads", "goroutines that submit")
+	b.grid.flags(f)
+	f.Var(&b.span, "span", "bytes that a thread walks over (default one batch)")
+	f.IntVar(&b.repeat, "repeat", 1, "measure the whole sweep so often")
 	f.DurationVar(&b.duration, "duration", 3*time.Second, "timed part of a row")
+	f.DurationVar(&b.warmup, "warmup", 100*time.Millisecond, "run so long before the timed part")
 	f.BoolVar(&b.verify, "verify", false, "check every byte at the end of each round")
-	f.Var(&b.checksum, "checksum", "payload checksums on the wire")
+	cmd.AddCommand(newCompare(c))
 	return cmd
 }
 
-// point is one combination to measure.
-type point struct {
-	op      string
-	size    uint64
-	batch   int
-	threads int
-}
-
-// bytes is the memory that a point needs at each end.
-func (p point) bytes() uint64 { return p.size * uint64(p.batch) * uint64(p.threads) }
-
-// points returns every combination, in the order of the flags.
-func (b *bench) points() []point {
-	var out []point
-	for _, op := range b.ops.values {
-		for _, size := range b.sizes.values {
-			for _, batch := range b.batches.values {
-				for _, threads := range b.threads.values {
-					out = append(out, point{op, size, batch, threads})
-				}
-			}
-		}
-	}
-	return out
-}
-
-// benchRow is one measured point. Names and units are fixed: scripts read them.
-type benchRow struct {
-	Op        string  `json:"op"`
-	Size      uint64  `json:"size"`
-	Batch     int     `json:"batch"`
-	Threads   int     `json:"threads"`
-	Transport string  `json:"transport"`
-	Bytes     float64 `json:"bytes_per_second"`
-	Requests  float64 `json:"requests_per_second"`
-	Latency   latency `json:"latency_us"`
-	CPU       float64 `json:"cpu_seconds_per_gib"`
-	Verified  bool    `json:"verified"`
-	Errors    uint64  `json:"errors"`
-}
-
-// latency are quantiles of a batch's time in microseconds.
-type latency struct {
-	P50  float64 `json:"p50"`
-	P90  float64 `json:"p90"`
-	P99  float64 `json:"p99"`
-	P999 float64 `json:"p999"`
-	Max  float64 `json:"max"`
-}
-
-func latencyOf(h *histogram) latency {
-	us := func(q float64) float64 { return float64(h.quantile(q)) / 1000 }
-	return latency{us(0.5), us(0.9), us(0.99), us(0.999), float64(h.most) / 1000}
-}
+// maxRepeat bounds the repetitions of a sweep.
+const maxRepeat = 1000
 
 func (b *bench) check() error {
-	if b.duration <= 0 {
-		return usagef("--duration must be above zero")
+	if b.duration <= 0 || b.warmup < 0 {
+		return usagef("--duration must be above zero, and --warmup not below it")
+	}
+	if b.repeat < 1 || b.repeat > maxRepeat {
+		return usagef("--repeat %d is not from 1 to %d", b.repeat, maxRepeat)
 	}
 	for _, p := range b.points() {
 		if p.size == 0 || p.size > 1<<46 {
 			return usagef("--size %s: want 1 B to 64 TiB", formatSize(p.size))
 		}
+		if n := len(p.classes()); n > p.threads {
+			return usagef("--priority %s needs --threads %d or more", p.priority, n)
+		}
+		if uint64(b.span) > 1<<46 || uint64(b.span)/p.size > 1<<20 {
+			return usagef("--span %s: want at most 64 TiB, and at most 2^20 requests of %s", &b.span, formatSize(p.size))
+		}
 	}
 	return nil
+}
+
+// points are the combinations to measure with one tuning.
+func (b *bench) points() []point {
+	points := b.grid.points()
+	for i := range points {
+		points[i].span = uint64(b.span)
+	}
+	return points
 }
 
 // need returns the memory that the largest point needs at each end, refusing
@@ -153,7 +104,7 @@ func (b *bench) need() (uint64, error) {
 		ends = 1
 	}
 	if free, err := memoryAvailable(); err == nil && need > free/ends {
-		return 0, usagef("size × batch × threads is %s at each end, and %s of memory are available", formatSize(need), formatSize(free))
+		return 0, usagef("size × batch × threads, or span × threads, is %s at each end, and %s of memory are available", formatSize(need), formatSize(free))
 	}
 	return need, nil
 }
@@ -166,46 +117,69 @@ func (b *bench) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r, err := openRig(ctx, &b.client, b.target, need, b.checksum.value == "on")
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	out := &benchPrinter{c: b.c, format: b.output.value}
-	for _, p := range b.points() {
-		row, err := b.measure(ctx, r, p)
-		if row != nil {
-			err = errors.Join(err, out.row(row))
-		}
-		if err != nil {
-			return errors.Join(err, out.end())
+	out := newBenchPrinter(b)
+	for i := range b.repeat {
+		for _, t := range b.tunings() {
+			if err := b.tuned(ctx, t, need, func(r *benchRow) error { r.Repeat = i + 1; return out.row(r) }); err != nil {
+				return errors.Join(err, out.end())
+			}
 		}
 	}
 	return out.end()
 }
 
+// tuned measures every point with one tuning.
+func (b *bench) tuned(ctx context.Context, t tuning, need uint64, emit func(*benchRow) error) error {
+	r, err := openRig(ctx, &b.client, b.target, need, t)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	for _, p := range b.points() {
+		rows, err := b.measure(ctx, r, p)
+		for _, row := range rows {
+			row.Lanes, row.Checksum = t.lanes, !t.plain
+			err = errors.Join(err, emit(row))
+		}
+		if err != nil {
+			return r.blame(err)
+		}
+	}
+	return nil
+}
+
 // verifyRounds is how many rounds share the duration of a verified row.
 const verifyRounds = 3
 
-// measure returns the row of one point, also with an error where some of it was
-// measured.
-func (b *bench) measure(ctx context.Context, r *rig, p point) (*benchRow, error) {
+// measure returns the rows of one point, one for each class, also with an error
+// where some of it was measured.
+func (b *bench) measure(ctx context.Context, r *rig, p point) ([]*benchRow, error) {
 	c, err := newCrew(r, p, b.transport)
 	if err != nil {
 		return nil, err
 	}
 	defer c.Close()
+	if err := c.warm(ctx, b.warmup); err != nil {
+		return nil, err
+	}
 	rounds := 1
 	if b.verify {
 		rounds = verifyRounds
 	}
-	var total tally
+	var total []tally
+	var cpu cpuTime
 	for range rounds {
 		if err = c.prepare(ctx); err != nil {
 			break
 		}
-		t, terr := c.timed(ctx, func(w *worker) bool { return time.Since(w.began) < b.duration/time.Duration(rounds) })
-		total.add(t)
+		t, used, terr := c.timed(ctx, b.verify, func(w *worker) bool { return time.Since(w.began) < b.duration/time.Duration(rounds) })
+		if total == nil {
+			total = make([]tally, len(t))
+		}
+		for i := range t {
+			total[i].add(&t[i])
+		}
+		cpu = cpu.add(used)
 		if err = terr; err == nil && b.verify {
 			err = c.verify(ctx)
 		}
@@ -213,46 +187,25 @@ func (b *bench) measure(ctx context.Context, r *rig, p point) (*benchRow, error)
 			break
 		}
 	}
-	if total.requests+total.failed == 0 {
-		return nil, err
-	}
-	row := total.row(p, c)
-	row.Verified = b.verify && err == nil
-	return row, err
+	return rowsOf(c, total, cpu, b.verify && err == nil), err
 }
 
-// benchPrinter prints rows as they come; json is one array, ended by end.
-type benchPrinter struct {
-	c      *console
-	format string
-	rows   []*benchRow
+// latencyOf returns the quantiles of a histogram.
+func latencyOf(h *histogram) latency {
+	us := func(q float64) float64 { return micros(h.quantile(q)) }
+	return latency{us(0.5), us(0.9), us(0.99), us(0.999), micros(time.Duration(h.most))}
 }
 
-func (p *benchPrinter) row(r *benchRow) error {
-	p.rows = append(p.rows, r)
-	switch p.format {
-	case "json":
-		return nil
-	case "jsonl":
-		return json.NewEncoder(p.c.out).Encode(r)
-	}
-	const form = "%-6s %9s %6s %8s %-10s %12s %12s %10s %10s %10s %9s %9s %7s\n"
-	if len(p.rows) == 1 {
-		fmt.Fprintf(p.c.out, form, "OP", "SIZE", "BATCH", "THREADS", "TRANSPORT", "RATE", "REQ/S", "P50", "P99", "MAX", "CPU-S/GIB", "VERIFIED", "ERRORS")
-	}
-	_, err := fmt.Fprintf(p.c.out, form, r.Op, strings.ReplaceAll(formatSize(r.Size), " ", ""), strconv.Itoa(r.Batch), strconv.Itoa(r.Threads),
-		orDash(r.Transport), formatRate(r.Bytes), strconv.FormatFloat(r.Requests, 'f', 0, 64), formatMicros(r.Latency.P50),
-		formatMicros(r.Latency.P99), formatMicros(r.Latency.Max), strconv.FormatFloat(r.CPU, 'f', 3, 64),
-		strconv.FormatBool(r.Verified), strconv.FormatUint(r.Errors, 10))
-	return err
-}
+// micros returns microseconds, to the nanosecond.
+func micros(d time.Duration) float64 { return float64(d) / 1000 }
 
-func (p *benchPrinter) end() error {
-	if p.format != "json" {
-		return nil
+// numbers returns a parser of numbers from least to most.
+func numbers(least, most int) func(string) (int, error) {
+	return func(s string) (int, error) {
+		n, err := strconv.Atoi(s)
+		if err == nil && (n < least || n > most) {
+			err = fmt.Errorf("%d is not from %d to %d", n, least, most)
+		}
+		return n, err
 	}
-	if p.rows == nil {
-		p.rows = []*benchRow{}
-	}
-	return printJSON(p.c.out, p.rows)
 }

@@ -12,8 +12,8 @@ import (
 )
 
 // crew are the workers of one measured point. Worker i owns a local buffer and
-// the i-th stretch of the remote buffer, in which request j of its batch owns
-// the j-th piece.
+// the i-th stretch of the remote buffer, in which piece k belongs to request
+// k mod batch of turn k div batch.
 type crew struct {
 	rig     *rig
 	point   point
@@ -23,12 +23,15 @@ type crew struct {
 	key     pattern
 }
 
-// worker submits one batch after the other.
+// worker submits one batch after the other, each turn's in its turn.
 type worker struct {
 	local *tideway.Buffer
 	base  uint64 // of its stretch in the remote buffer
+	class int    // index of its priority in the point's classes
 	batch *tideway.Batch
-	reqs  []tideway.Request
+	turns [][]tideway.Request
+	next  int
+	lap   bool // go on until every turn has had its batch
 	began time.Time
 	tally
 	used string // transport that moved the last batch
@@ -41,28 +44,17 @@ type tally struct {
 	requests uint64
 	failed   uint64
 	elapsed  time.Duration
-	cpu      time.Duration
 	hist     histogram
 }
 
-// add counts what o measured after t.
+// add counts what o measured at the same time as t, or after it.
 func (t *tally) add(o *tally) {
 	t.batches += o.batches
 	t.bytes += o.bytes
 	t.requests += o.requests
 	t.failed += o.failed
 	t.elapsed += o.elapsed
-	t.cpu += o.cpu
 	t.hist.merge(&o.hist)
-}
-
-func (t *tally) row(p point, c *crew) *benchRow {
-	row := &benchRow{Op: p.op, Size: p.size, Batch: p.batch, Threads: p.threads, Transport: c.used(), Latency: latencyOf(&t.hist), Errors: t.failed}
-	row.Bytes, row.Requests = rate(t.bytes, t.elapsed), rate(t.requests, t.elapsed)
-	if t.bytes > 0 {
-		row.CPU = t.cpu.Seconds() / (float64(t.bytes) / (1 << 30))
-	}
-	return row
 }
 
 // newCrew makes the workers of a point.
@@ -72,7 +64,7 @@ func newCrew(r *rig, p point, via string) (*crew, error) {
 	}
 	c := &crew{rig: r, point: p, via: via}
 	for i := range p.threads {
-		w, err := c.worker(uint64(i) * p.size * uint64(p.batch))
+		w, err := c.worker(i)
 		if err != nil {
 			c.Close()
 			return nil, err
@@ -82,24 +74,33 @@ func newCrew(r *rig, p point, via string) (*crew, error) {
 	return c, nil
 }
 
-func (c *crew) worker(base uint64) (*worker, error) {
-	local, err := c.rig.engine.Alloc(c.point.size*uint64(c.point.batch), tideway.BufferOptions{})
+func (c *crew) worker(i int) (*worker, error) {
+	p := c.point
+	local, err := c.rig.engine.Alloc(p.stretch(), tideway.BufferOptions{})
 	if err != nil {
 		return nil, err
 	}
-	w := &worker{local: local, base: base, batch: c.rig.engine.NewBatch()}
-	for j := range c.point.batch {
-		at := uint64(j) * c.point.size
-		w.reqs = append(w.reqs, tideway.Request{
-			Op: c.op(j), Local: local.Range(at, c.point.size), Remote: c.rig.remote.At(base + at), Transport: c.via,
-		})
+	classes := p.classes()
+	w := &worker{local: local, base: uint64(i) * p.stretch(), class: i % len(classes), batch: c.rig.engine.NewBatch()}
+	for t := range p.turns() {
+		reqs := make([]tideway.Request, p.batch)
+		for j := range reqs {
+			k := t*p.batch + j
+			at := uint64(k) * p.size
+			reqs[j] = tideway.Request{
+				Op: c.op(k), Local: local.Range(at, p.size), Remote: c.rig.remote.At(w.base + at),
+				Priority: priorityOf(classes[w.class]), Transport: c.via,
+			}
+		}
+		w.turns = append(w.turns, reqs)
 	}
 	return w, nil
 }
 
-// op is what request j of a batch does: in a mix, every other one writes.
-func (c *crew) op(j int) tideway.Op {
-	if c.point.op == "write" || c.point.op == "mix" && j%2 == 1 {
+// op is what piece k is for; the writes of a mix are spread evenly.
+func (c *crew) op(k int) tideway.Op {
+	writes := 100 - c.point.reads()
+	if (k+1)*writes/100 > k*writes/100 {
 		return tideway.Write
 	}
 	return tideway.Read
@@ -130,9 +131,9 @@ func (c *crew) used() string {
 func (c *crew) prepare(ctx context.Context) error {
 	c.round++
 	c.key = newPattern(c.rig.run, c.round)
-	return c.eachPiece(func(w *worker, j int, local []byte, at uint64) error {
+	return c.eachPiece(func(k int, local []byte, at uint64) error {
 		far := c.rig.scratch(len(local))
-		if c.op(j) == tideway.Write {
+		if c.op(k) == tideway.Write {
 			c.key.fill(local, at)
 			poison(far)
 		} else {
@@ -147,16 +148,16 @@ func (c *crew) prepare(ctx context.Context) error {
 // verify checks a round: what was written is read back through the second
 // engine, what was read lies in local memory.
 func (c *crew) verify(ctx context.Context) error {
-	return c.eachPiece(func(w *worker, j int, local []byte, at uint64) error {
+	return c.eachPiece(func(k int, local []byte, at uint64) error {
 		got := local
-		if c.op(j) == tideway.Write {
+		if c.op(k) == tideway.Write {
 			got = c.rig.scratch(len(local))
 			if _, err := c.rig.second.ReadAt(ctx, got, at); err != nil && !errors.Is(err, io.EOF) {
 				return err
 			}
 		}
 		if i := c.key.mismatch(got, at); i >= 0 {
-			return errs.New(errs.Checksum, "verify "+c.op(j).String(), "round %d: byte %d of the buffer is %#02x, which is wrong", c.round, at+uint64(i), got[i])
+			return errs.New(errs.Checksum, "verify "+c.op(k).String(), "round %d: byte %d of the buffer is %#02x, which is wrong", c.round, at+uint64(i), got[i])
 		}
 		return nil
 	})
@@ -164,14 +165,14 @@ func (c *crew) verify(ctx context.Context) error {
 
 // eachPiece calls f for every stretch of memory, at most a slot long, that the
 // requests cover, with its place in the remote buffer.
-func (c *crew) eachPiece(f func(w *worker, j int, local []byte, at uint64) error) error {
+func (c *crew) eachPiece(f func(k int, local []byte, at uint64) error) error {
 	size := c.point.size
 	for _, w := range c.workers {
-		for j := range c.point.batch {
-			start := uint64(j) * size
+		for k := range c.point.turns() * c.point.batch {
+			start := uint64(k) * size
 			for off := uint64(0); off < size; off += slotSize {
 				n := min(slotSize, size-off)
-				if err := f(w, j, w.local.Bytes()[start+off:start+off+n], w.base+start+off); err != nil {
+				if err := f(k, w.local.Bytes()[start+off:start+off+n], w.base+start+off); err != nil {
 					return err
 				}
 			}
@@ -180,40 +181,36 @@ func (c *crew) eachPiece(f func(w *worker, j int, local []byte, at uint64) error
 	return nil
 }
 
-// timed runs every worker until more says no, after one batch each to warm up.
-func (c *crew) timed(ctx context.Context, more func(*worker) bool) (*tally, error) {
-	for _, w := range c.workers {
-		w.tally = tally{}
-		if err := w.once(ctx); err != nil {
-			return &w.tally, err
-		}
-		if err := w.path(c.via); err != nil {
-			return &w.tally, err
-		}
-		w.tally = tally{}
-	}
-	cpu, err := c.rig.cpu()
-	if err != nil {
-		return &tally{}, err
-	}
+// warm runs every worker for that long, and through each of its turns.
+func (c *crew) warm(ctx context.Context, d time.Duration) error {
+	_, _, err := c.timed(ctx, true, func(w *worker) bool { return time.Since(w.began) < d })
+	return err
+}
+
+// timed runs every worker until more says no, and with lap through each of its
+// turns. It returns what was moved for each class, and the CPU time used.
+func (c *crew) timed(ctx context.Context, lap bool, more func(*worker) bool) ([]tally, cpuTime, error) {
+	total := make([]tally, len(c.point.classes()))
+	before := c.rig.cpu()
 	failed := make([]error, len(c.workers))
 	began := time.Now()
 	var all sync.WaitGroup
 	for i, w := range c.workers {
-		w.began = began
+		w.tally, w.lap, w.began = tally{}, lap, began
 		all.Go(func() { failed[i] = w.loop(ctx, more) })
 	}
 	all.Wait()
-	total := &tally{elapsed: time.Since(began)}
+	elapsed := time.Since(began)
 	for i, w := range c.workers {
-		total.add(&w.tally)
+		total[w.class].add(&w.tally)
 		if failed[i] == nil {
 			failed[i] = w.path(c.via)
 		}
 	}
-	after, err := c.rig.cpu()
-	total.cpu = after - cpu
-	return total, errors.Join(append(failed, err)...)
+	for i := range total {
+		total[i].elapsed = elapsed
+	}
+	return total, c.rig.cpu().since(before), errors.Join(failed...)
 }
 
 // loop runs batches until more says no or one fails. It allocates nothing.
@@ -222,7 +219,7 @@ func (w *worker) loop(ctx context.Context, more func(*worker) bool) error {
 		if err := w.once(ctx); err != nil {
 			return err
 		}
-		if !more(w) {
+		if !more(w) && (!w.lap || w.batches >= uint64(len(w.turns))) {
 			return nil
 		}
 	}
@@ -235,10 +232,12 @@ func (w *worker) once(ctx context.Context) error {
 			return err
 		}
 	}
+	reqs := w.turns[w.next]
+	w.next = (w.next + 1) % len(w.turns)
 	start := time.Now()
 	err := context.Cause(ctx) // a batch that never waits would not see it
 	if err == nil {
-		err = w.batch.Add(ctx, w.reqs...)
+		err = w.batch.Add(ctx, reqs...)
 	}
 	if err == nil {
 		err = w.batch.Wait(ctx)
@@ -248,8 +247,8 @@ func (w *worker) once(ctx context.Context) error {
 	}
 	w.hist.add(time.Since(start))
 	w.batches++
-	w.requests += uint64(len(w.reqs))
-	w.bytes += uint64(len(w.reqs)) * w.reqs[0].Local.Len()
+	w.requests += uint64(len(reqs))
+	w.bytes += uint64(len(reqs)) * reqs[0].Local.Len()
 	return nil
 }
 

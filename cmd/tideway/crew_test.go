@@ -16,7 +16,7 @@ import (
 func ownRig(t *testing.T, size uint64) *rig {
 	t.Helper()
 	o := &client{c: &console{err: io.Discard}, transport: ownTransport, stall: 10 * time.Second, connect: 5 * time.Second}
-	r, err := openRig(t.Context(), o, place{}, size, true)
+	r, err := openRig(t.Context(), o, place{}, size, tuning{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,21 +44,29 @@ func TestVerifyFinds(t *testing.T) {
 	testenv.Leak(t)
 	r := ownRig(t, 1<<20)
 	for _, op := range []string{"read", "write", "mix"} {
-		c := someCrew(t, r, point{op, 5000, 4, 2}, ownTransport)
+		c := someCrew(t, r, point{op: op, size: 5000, batch: 4, threads: 2, span: 50000}, ownTransport)
+		lap := func(w *worker) error {
+			w.tally, w.lap = tally{}, true
+			return w.loop(t.Context(), func(*worker) bool { return false })
+		}
 		for name, wrong := range map[string]func(w *worker) error{
-			"right":       func(w *worker) error { return w.once(t.Context()) },
-			"not moved":   func(*worker) error { return nil },
-			"one is less": func(w *worker) error { w.reqs = w.reqs[:2]; return w.once(t.Context()) },
+			"right":     lap,
+			"not moved": func(*worker) error { return nil },
+			"one is less": func(w *worker) error {
+				last := &w.turns[len(w.turns)-1]
+				all := *last
+				defer func() { *last = all }()
+				*last = all[:2]
+				return lap(w)
+			},
 		} {
 			if err := c.prepare(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			for _, w := range c.workers {
-				all := w.reqs
 				if err := wrong(w); err != nil {
 					t.Fatal(err)
 				}
-				w.reqs = all
 			}
 			if err := c.verify(t.Context()); (err == nil) != (name == "right") || err != nil && !errors.Is(err, errs.ErrChecksum) {
 				t.Errorf("%s, %s: %v", op, name, err)
@@ -69,9 +77,9 @@ func TestVerifyFinds(t *testing.T) {
 
 // A path other than the one asked for fails the row.
 func TestOtherPathFails(t *testing.T) {
-	c := someCrew(t, ownRig(t, 1<<16), point{"read", 4096, 2, 1}, ownTransport)
+	c := someCrew(t, ownRig(t, 1<<16), point{op: "read", size: 4096, batch: 2, threads: 1}, ownTransport)
 	c.via = "tcp"
-	_, err := c.timed(t.Context(), func(*worker) bool { return false })
+	_, _, err := c.timed(t.Context(), false, func(*worker) bool { return false })
 	if !errors.Is(err, errs.ErrUnsupported) || !strings.Contains(err.Error(), "over memory and not over tcp") {
 		t.Errorf("got %v", err)
 	}
@@ -81,7 +89,7 @@ func TestOtherPathFails(t *testing.T) {
 func TestTimedLoopAllocations(t *testing.T) {
 	r := ownRig(t, 1<<20)
 	for _, batch := range []int{1, 16, 128} {
-		w := someCrew(t, r, point{"read", 4096, batch, 1}, ownTransport).workers[0]
+		w := someCrew(t, r, point{op: "read", size: 4096, batch: batch, threads: 1}, ownTransport).workers[0]
 		testenv.MaxAllocs(t, 3, func() { // what waiting for one batch costs
 			if err := w.loop(t.Context(), func(*worker) bool { return false }); err != nil {
 				t.Fatal(err)
@@ -92,9 +100,9 @@ func TestTimedLoopAllocations(t *testing.T) {
 
 // An interrupted row ends, with its batches quiet.
 func TestTimedIsInterrupted(t *testing.T) {
-	c := someCrew(t, ownRig(t, 1<<20), point{"write", 4096, 16, 3}, ownTransport)
+	c := someCrew(t, ownRig(t, 1<<20), point{op: "write", size: 4096, batch: 16, threads: 3}, ownTransport)
 	ctx, cancel := context.WithCancel(t.Context())
-	_, err := c.timed(ctx, func(w *worker) bool {
+	_, _, err := c.timed(ctx, false, func(w *worker) bool {
 		if w.batches == 20 {
 			cancel()
 		}

@@ -60,7 +60,7 @@ func demo(ctx context.Context, c *console, size uint64) error {
 // openTransports asks an engine which transports this host has, those to other
 // processes first.
 func openTransports(ctx context.Context, c *console) ([]string, error) {
-	e, err := demoClient(c, "").open(ctx, true)
+	e, err := demoClient(c, "").open(ctx, tuning{})
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +90,7 @@ func demoClient(c *console, via string) *client {
 // demoTransport moves size bytes each way over one transport.
 func demoTransport(ctx context.Context, c *console, via string, size uint64, first func()) error {
 	window := min(size, demoWindow)
-	r, err := openRig(ctx, demoClient(c, via), place{}, window, true)
+	r, err := openRig(ctx, demoClient(c, via), place{}, window, tuning{})
 	if err != nil {
 		return err
 	}
@@ -133,10 +133,10 @@ func demoMove(ctx context.Context, r *rig, op, via string, size uint64, first fu
 func demoPoints(op string, n uint64) []point {
 	var out []point
 	if whole := n / demoRequest; whole > 0 {
-		out = append(out, point{op, demoRequest, int(whole), 1})
+		out = append(out, point{op: op, size: demoRequest, batch: int(whole), threads: 1})
 	}
 	if rest := n % demoRequest; rest > 0 {
-		out = append(out, point{op, rest, 1, 1})
+		out = append(out, point{op: op, size: rest, batch: 1, threads: 1})
 	}
 	return out
 }

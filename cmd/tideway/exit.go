@@ -26,6 +26,7 @@ const (
 	exitBusy        = 8
 	exitUnsupported = 9
 	exitPortInUse   = 10
+	exitSlower      = 11
 )
 
 // exitMeaning is one row of the table of exit codes.
@@ -49,6 +50,7 @@ func exitTable() []exitMeaning {
 		{exitBusy, []error{errs.ErrOverloaded, errs.ErrBusy}, "busy or overloaded; try again later"},
 		{exitUnsupported, []error{errs.ErrUnsupported}, "no transport or feature for it"},
 		{exitPortInUse, []error{errs.ErrPortInUse}, "the listen address is taken"},
+		{exitSlower, []error{errSlower}, "bench compare found what --worse is about"},
 		{128 + 2, nil, "interrupted (SIGINT)"},
 		{128 + 15, nil, "terminated (SIGTERM); serve exits with 0"},
 	}

@@ -63,7 +63,7 @@ type moved struct {
 }
 
 func (g *get) run(ctx context.Context) error {
-	e, err := g.open(ctx, true)
+	e, err := g.open(ctx, tuning{})
 	if err != nil {
 		return err
 	}

@@ -54,6 +54,23 @@ func (h *histogram) quantile(q float64) time.Duration {
 	return time.Duration(h.most)
 }
 
+// coarse returns the counts that are not zero as pairs of the largest value in
+// nanoseconds and the count, in steps of an eighth of a power of two.
+func (h *histogram) coarse() [][2]uint64 {
+	const step = subBuckets / 8
+	out := [][2]uint64{}
+	for i := 0; i < len(h.counts); i += step {
+		var sum uint64
+		for _, c := range h.counts[i : i+step] {
+			sum += c
+		}
+		if sum > 0 {
+			out = append(out, [2]uint64{bucketTop(i + step - 1), sum})
+		}
+	}
+	return out
+}
+
 func bucketOf(v uint64) int {
 	if v < subBuckets {
 		return int(v)

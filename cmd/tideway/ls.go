@@ -52,7 +52,7 @@ func describe(b *segment.Buffer) bufferInfo {
 }
 
 func ls(ctx context.Context, o *client, addr string, all bool) error {
-	e, err := o.open(ctx, true)
+	e, err := o.open(ctx, tuning{})
 	if err != nil {
 		return err
 	}

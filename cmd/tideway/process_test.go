@@ -305,3 +305,30 @@ func TestBenchTargetDied(t *testing.T) {
 		t.Errorf("%d lines: %s", n, b.Output())
 	}
 }
+
+// A bench whose own target dies or is stopped ends in bounded time, says which,
+// and leaves no process behind. (Mapped memory can be read while its owner is
+// stopped.)
+func TestBenchOwnTargetGone(t *testing.T) {
+	for _, c := range []struct {
+		via  string
+		sig  syscall.Signal
+		word string
+	}{{"tcp", syscall.SIGKILL, "has ended"}, {"tcp", syscall.SIGSTOP, "is stopped"}, {"shm", syscall.SIGKILL, "has ended"}} {
+		b := testenv.Start(t, "tideway", "bench", "--transport", c.via, "--duration", "1m", "--stall-timeout", "1s", "-o", "jsonl")
+		child := 0
+		testenv.Eventually(t, patience, func() bool {
+			child = childOf(b.Pid)
+			used, _ := processCPU(b.Pid)
+			return child != 0 && used > 500*time.Millisecond
+		}, "bytes move")
+		if err := syscall.Kill(child, c.sig); err != nil {
+			t.Fatal(err)
+		}
+		within(t, b, patience, exitUnreachable)
+		if !strings.Contains(b.Output(), c.word) {
+			t.Errorf("%s, after %v: %s", c.via, c.sig, b.Output())
+		}
+		testenv.Eventually(t, patience, func() bool { return syscall.Kill(child, 0) != nil }, "the second process is gone")
+	}
+}

@@ -57,7 +57,7 @@ func (p *put) run(ctx context.Context) error {
 		return err
 	}
 	defer src.Close()
-	e, err := p.open(ctx, true)
+	e, err := p.open(ctx, tuning{})
 	if err != nil {
 		return err
 	}

@@ -33,23 +33,24 @@ type rig struct {
 	run     uint64 // random, keys the patterns
 	buf     []byte
 	child   *child
+	pid     int // of the target's process, 0 if it is not known
 	closers []func() error
 }
 
 // openRig opens both ends. Without an address the target is a process of its
 // own, or this engine's own segment for the transport that joins nothing else.
-func openRig(ctx context.Context, o *client, at place, need uint64, checksum bool) (r *rig, err error) {
+func openRig(ctx context.Context, o *client, at place, need uint64, t tuning) (r *rig, err error) {
 	r = &rig{run: rand.Uint64()}
 	defer func() {
 		if err != nil {
 			r.Close()
 		}
 	}()
-	if r.engine, err = o.open(ctx, checksum); err != nil {
+	if r.engine, err = o.open(ctx, t); err != nil {
 		return r, err
 	}
 	r.closers = append(r.closers, r.engine.Close)
-	second, err := o.open(ctx, true)
+	second, err := o.open(ctx, tuning{})
 	if err != nil {
 		return r, err
 	}
@@ -62,6 +63,8 @@ func openRig(ctx context.Context, o *client, at place, need uint64, checksum boo
 		if err != nil {
 			return r, err
 		}
+	} else {
+		r.pid = listener(at.addr)
 	}
 	if at.name, err = rigName(ctx, r.engine, at, need); err != nil {
 		return r, err
@@ -90,7 +93,7 @@ func (r *rig) target(ctx context.Context, o *client, need uint64) (place, error)
 	if err != nil {
 		return place{}, err
 	}
-	r.child = c
+	r.child, r.pid = c, c.cmd.Process.Pid
 	r.closers = append(r.closers, c.Close)
 	return place{addr: c.addr, name: rigBuffer}, nil
 }
@@ -153,18 +156,19 @@ func (r *rig) Close() error {
 	return err
 }
 
-// cpu returns the CPU time used so far at both ends that this host can see.
-func (r *rig) cpu() (time.Duration, error) {
-	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		return 0, fmt.Errorf("read own cpu time: %w", err)
+// blame adds to an error what this host can see of the target: that its process
+// is stopped or has ended.
+func (r *rig) blame(err error) error {
+	if !isAny(err, errs.ErrUnreachable, errs.ErrStale) || r.pid == 0 {
+		return err
 	}
-	total := time.Duration(u.Utime.Nano() + u.Stime.Nano())
-	if r.child == nil {
-		return total, nil
+	switch processState(r.pid) {
+	case 'T', 't':
+		return &hinted{err, fmt.Sprintf("the target's process %d is stopped: kill -CONT %d lets it go on", r.pid, r.pid)}
+	case 'Z', 'X', 0:
+		return &hinted{err, fmt.Sprintf("the target's process %d has ended", r.pid)}
 	}
-	other, err := r.child.cpu()
-	return total + other, err
+	return err
 }
 
 // child is a target in a process of its own: this program serving memory. It
@@ -227,9 +231,12 @@ func readAddr(ctx context.Context, out io.ReadCloser) (string, error) {
 }
 
 // Close ends the process: by the end of its input, and by force if that does
-// not help.
+// not help, at once where it is stopped.
 func (c *child) Close() error {
 	c.stdin.Close()
+	if processState(c.cmd.Process.Pid) == 'T' {
+		_ = c.cmd.Process.Kill()
+	}
 	force := time.AfterFunc(c.stall, func() { _ = c.cmd.Process.Kill() })
 	defer force.Stop()
 	if err := c.cmd.Wait(); err != nil {
@@ -237,25 +244,6 @@ func (c *child) Close() error {
 	}
 	return nil
 }
-
-// cpu returns the CPU time that the process has used.
-func (c *child) cpu() (time.Duration, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.cmd.Process.Pid))
-	if err != nil {
-		return 0, fmt.Errorf("read the target's cpu time: %w", err)
-	}
-	_, rest, _ := cutLast(string(text), ')')
-	fields := strings.Fields(rest)
-	if len(fields) < 13 {
-		return 0, fmt.Errorf("read the target's cpu time: %d fields", len(fields))
-	}
-	user, uerr := strconv.ParseInt(fields[11], 10, 64)
-	system, serr := strconv.ParseInt(fields[12], 10, 64)
-	return time.Duration(user+system) * (time.Second / clockTicks), errors.Join(uerr, serr)
-}
-
-// clockTicks is the unit of /proc/PID/stat, which Linux fixes for programs.
-const clockTicks = 100
 
 // memoryAvailable returns what can be allocated without swapping.
 func memoryAvailable() (uint64, error) {

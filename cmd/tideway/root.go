@@ -165,7 +165,7 @@ func (o *client) flags(cmd *cobra.Command, formats ...string) {
 
 // open starts the command's engine, and makes sure that the transport asked for
 // is one that it has.
-func (o *client) open(ctx context.Context, checksum bool) (*tideway.Engine, error) {
+func (o *client) open(ctx context.Context, t tuning) (*tideway.Engine, error) {
 	if o.stall <= 0 || o.connect <= 0 {
 		return nil, usagef("--stall-timeout and --connect-timeout must be above zero")
 	}
@@ -174,7 +174,8 @@ func (o *client) open(ctx context.Context, checksum bool) (*tideway.Engine, erro
 		return nil, err
 	}
 	e, err := tideway.Open(ctx, tideway.Config{
-		Metadata: store, Cluster: o.names.clusterOf(), StallTimeout: o.stall, ConnectTimeout: o.connect, DisableChecksum: !checksum, Logger: logger(o.c.err, o.verbose),
+		Metadata: store, Cluster: o.names.clusterOf(), StallTimeout: o.stall, ConnectTimeout: o.connect,
+		DisableChecksum: t.plain, Lanes: t.lanes, Logger: logger(o.c.err, o.verbose),
 	})
 	if err != nil {
 		return nil, err

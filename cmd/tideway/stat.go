@@ -43,7 +43,7 @@ type segmentInfo struct {
 }
 
 func stat(ctx context.Context, o *client, p place) error {
-	e, err := o.open(ctx, true)
+	e, err := o.open(ctx, tuning{})
 	if err != nil {
 		return err
 	}
