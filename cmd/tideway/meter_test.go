@@ -47,7 +47,7 @@ func TestBarOnTerminal(t *testing.T) {
 	s := newServer(t, "--memory", "kv=64MiB")
 	s.slow(100)
 	master, slave := terminal(t)
-	cmd := exec.Command("tideway", "get", s.place("kv"), filepath.Join(t.TempDir(), "out"))
+	cmd := exec.Command("tideway", "get", "--transport", "tcp", s.place("kv"), filepath.Join(t.TempDir(), "out"))
 	cmd.Stdout, cmd.Stderr = slave, slave
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
