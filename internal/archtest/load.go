@@ -135,8 +135,12 @@ func (m *Module) load(l *listed) (*Package, error) {
 	p.Info = &types.Info{Uses: map[*ast.Ident]types.Object{}, Defs: map[*ast.Ident]types.Object{},
 		Types: map[ast.Expr]types.TypeAndValue{}, Selections: map[*ast.SelectorExpr]*types.Selection{}}
 	conf := types.Config{Importer: importer.ForCompiler(m.Fset, "gc", m.export), FakeImportC: true}
+	if len(l.CgoFiles) > 0 {
+		// What is of type C.x has no type here; go list has compiled it already.
+		conf.Error = func(error) {}
+	}
 	var err error
-	if p.Types, err = conf.Check(l.ImportPath, m.Fset, built, p.Info); err != nil {
+	if p.Types, err = conf.Check(l.ImportPath, m.Fset, built, p.Info); err != nil && conf.Error == nil {
 		return nil, fmt.Errorf("type-check %s: %w", l.ImportPath, err)
 	}
 	return p, nil
