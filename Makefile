@@ -4,7 +4,7 @@ SHELL := /bin/bash
 GO ?= go
 CHECK := $(GO) run ./internal/testenv/check
 
-.PHONY: check setup build test bench bench-check soak fuzz clean
+.PHONY: check setup build lib wheel test bench bench-check soak fuzz clean
 
 check: setup ## everything that has to pass, with a budget per suite
 	@$(CHECK)
@@ -14,6 +14,12 @@ setup: ## install the programs that tests need, or say which are missing
 
 build: ## the static command, in bin/
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/tideway ./cmd/tideway
+
+lib: ## the C library, its headers and its pkg-config file, in bin/lib/
+	@scripts/lib bin/lib
+
+wheel: ## the Python packages with the C library inside, in bin/
+	@scripts/wheel bin
 
 test: ## the quick tests, without the race detector
 	$(GO) test -short ./...

@@ -1,0 +1,200 @@
+//go:build linux && cgo
+
+package main
+
+// #include "include/transfer_engine_c.h"
+// #include "table.h"
+import "C"
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/tideway-io/tideway"
+	"github.com/tideway-io/tideway/errs"
+)
+
+// batch is one batch of the interface: up to capacity tasks, started by one or
+// more submissions, each of which is a batch of the engine.
+type batch struct {
+	e        *engine
+	id       uint64
+	capacity int
+	slot     *C.tw_slot
+	tasks    []C.tw_task
+
+	submitting sync.Mutex // held by the submission under way
+	mu         struct {
+		sync.Mutex
+		count    int // tasks
+		left     int // tasks that have not ended
+		failed   int
+		failures map[int]error
+		running  map[*tideway.Batch]struct{}
+		note     *note
+		idle     chan struct{} // closed when left reaches zero; nil while nobody waits
+		freed    bool
+	}
+}
+
+// note is the message that follows when all of a batch has completed.
+type note struct {
+	to *tideway.Segment
+	n  tideway.Notification
+}
+
+// admissionTimeout bounds the wait for room in the engine's queue.
+const admissionTimeout = 30 * time.Second
+
+// submit starts requests as the batch's next tasks: all of them, or none.
+func (b *batch) submit(reqs []tideway.Request, n *note) error {
+	b.submitting.Lock()
+	defer b.submitting.Unlock()
+	b.mu.Lock()
+	first, freed := b.mu.count, b.mu.freed
+	b.mu.Unlock()
+	if freed {
+		return errs.New(errs.Invalid, "submit", "the batch was freed")
+	}
+	if len(reqs) > b.capacity-first {
+		return errs.New(errs.Overloaded, "submit", "%d requests into a batch of %d that has %d; allocate a larger one", len(reqs), b.capacity, first)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), admissionTimeout)
+	defer cancel()
+	sub, err := b.e.tw.Submit(ctx, reqs...)
+	if err != nil {
+		return err
+	}
+	b.took(sub, first, len(reqs), n)
+	b.e.pumps.Go(func() { b.pump(sub, first) })
+	return nil
+}
+
+// took records a submission whose tasks begin at first.
+func (b *batch) took(sub *tideway.Batch, first, n int, note *note) {
+	for i := first; i < first+n; i++ {
+		store32(&b.tasks[i].state, C.STATUS_WAITING)
+		store(&b.tasks[i].bytes, 0)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.mu.count += n
+	b.mu.left += n
+	if note != nil {
+		b.mu.note = note
+	}
+	if b.mu.running == nil {
+		b.mu.running = make(map[*tideway.Batch]struct{})
+	}
+	b.mu.running[sub] = struct{}{}
+	store(&b.slot.count, uint64(b.mu.count))
+}
+
+// pump publishes the ends of a submission as they come.
+func (b *batch) pump(sub *tideway.Batch, first int) {
+	for i, r := range sub.Finished(context.Background()) {
+		b.notify(r.Err)
+		b.ended(first+i, r)
+	}
+	b.mu.Lock()
+	delete(b.mu.running, sub)
+	b.mu.Unlock()
+}
+
+// notify sends the batch's message if the end of this task, the last one, makes
+// it complete. The task is not seen to have ended before the message is there.
+func (b *batch) notify(failure error) {
+	b.mu.Lock()
+	n := b.mu.note
+	if n == nil || b.mu.left > 1 || b.mu.failed > 0 || failure != nil {
+		b.mu.Unlock()
+		return
+	}
+	b.mu.note = nil
+	b.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	defer cancel()
+	if err := b.e.tw.Notify(ctx, n.to, n.n); err != nil {
+		b.e.log.Warn("the message after a batch was not delivered", "segment", n.to.Name(), "error", err)
+	}
+}
+
+// ended publishes the end of one task.
+func (b *batch) ended(i int, r tideway.Result) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if r.Err != nil {
+		if b.mu.failures == nil {
+			b.mu.failures = make(map[int]error)
+		}
+		b.mu.failures[i] = r.Err
+		b.mu.failed++
+		store(&b.slot.failed, uint64(b.mu.failed))
+	}
+	store(&b.tasks[i].bytes, r.Bytes)
+	store32(&b.tasks[i].state, stateOf(r.Err))
+	b.mu.left--
+	store(&b.slot.ended, uint64(b.mu.count-b.mu.left))
+	if b.mu.left == 0 && b.mu.idle != nil {
+		close(b.mu.idle)
+		b.mu.idle = nil
+	}
+}
+
+// wait waits until every task has ended, or d has passed; negative: for ever.
+func (b *batch) wait(d time.Duration) error {
+	b.mu.Lock()
+	if b.mu.left == 0 {
+		b.mu.Unlock()
+		return nil
+	}
+	if b.mu.idle == nil {
+		b.mu.idle = make(chan struct{})
+	}
+	idle := b.mu.idle
+	b.mu.Unlock()
+	var late <-chan time.Time
+	if d >= 0 {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		late = timer.C
+	}
+	select {
+	case <-idle:
+		return nil
+	case <-late:
+		return errs.New(errs.Deadline, "wait for batch", "after %v there are tasks under way", d)
+	}
+}
+
+// cancel withdraws the tasks that have not ended.
+func (b *batch) cancel() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for sub := range b.mu.running {
+		sub.Cancel()
+	}
+}
+
+// failure returns why a task failed, or nil.
+func (b *batch) failure(task int) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.mu.failures[task]
+}
+
+// release ends the use of the batch, unless a task is under way.
+func (b *batch) release() error {
+	b.submitting.Lock()
+	defer b.submitting.Unlock()
+	b.mu.Lock()
+	left := b.mu.left
+	b.mu.freed = left == 0
+	b.mu.Unlock()
+	if left > 0 {
+		return errs.New(errs.Busy, "free batch", "%d of its tasks are under way; wait, or cancel them", left)
+	}
+	lib.batches.remove(b)
+	return nil
+}
