@@ -1,0 +1,1 @@
+"""Mooncake's Python module by Tideway: see mooncake.engine."""
