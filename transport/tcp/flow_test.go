@@ -247,6 +247,7 @@ func TestMoreLanes(t *testing.T) {
 			}
 		}
 		load()
+		synctest.Wait() // for lanes that are being opened
 		if n := ep.Observe()[0].Lanes; n != 4 {
 			t.Errorf("%d lanes, want 3 for bulk and one for small", n)
 		}
@@ -259,6 +260,7 @@ func TestMoreLanes(t *testing.T) {
 		nw.mu.Unlock()
 		time.Sleep(2 * time.Second)
 		load()
+		synctest.Wait()
 		if s := ep.Observe()[0]; s.Lanes != 4 || s.Reconnects != 1 {
 			t.Errorf("after one loss: %+v", s)
 		}
