@@ -63,7 +63,7 @@ func (e *Engine) mayShareHost(d *segment.Desc) bool {
 // lookup gets a peer's descriptor: from the store, or from the peer itself.
 func (e *Engine) lookup(ctx context.Context, name segment.Name) (*segment.Desc, error) {
 	if e.cfg.Metadata == nil {
-		return e.cfg.Discover(ctx, e.dialer.Dial, string(name), e.ownDesc(), e.fetchPages)
+		return e.discover(ctx, string(name))
 	}
 	value, err := e.cfg.Metadata.Get(ctx, mooncake.DescKey(e.cfg.Cluster, string(name)))
 	if err != nil {
