@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -24,6 +25,7 @@ type foreign struct {
 	base         uint64
 	once         bool // closes a data connection after each request, as peers do that do not pool
 	hush         bool // answers nothing on the data port
+	replay       *replayer
 	wg           sync.WaitGroup
 
 	mu      sync.Mutex
@@ -116,6 +118,9 @@ func (f *foreign) answer(c net.Conn) {
 	if err != nil {
 		return
 	}
+	if f.replay != nil {
+		f.replay.heard(frame(kind, strings.TrimSuffix(text, "\n")))
+	}
 	var object map[string]any
 	if json.Unmarshal([]byte(text), &object) != nil {
 		return // a real one dies of this
@@ -145,7 +150,9 @@ func (f *foreign) transfer(c net.Conn) {
 	f.mu.Lock()
 	f.dials++
 	f.mu.Unlock()
-	for f.one(c) && !f.once {
+	for f.replay != nil && f.replay.request(c) {
+	}
+	for f.replay == nil && f.one(c) && !f.once {
 	}
 }
 
