@@ -26,6 +26,7 @@ type foreign struct {
 	once         bool // closes a data connection after each request, as peers do that do not pool
 	hush         bool // answers nothing on the data port
 	replay       *replayer
+	protocol     string
 	wg           sync.WaitGroup
 
 	mu      sync.Mutex
@@ -40,7 +41,7 @@ type foreign struct {
 // startForeign starts one; it ends with the test.
 func startForeign(t testing.TB, version int, set func(*foreign)) *foreign {
 	t.Helper()
-	f := &foreign{TB: t, version: version, base: 0x100000000000, mem: make([]byte, 4<<20), conns: map[net.Conn]bool{}}
+	f := &foreign{TB: t, version: version, protocol: `"tcp"`, base: 0x100000000000, mem: make([]byte, 4<<20), conns: map[net.Conn]bool{}}
 	if set != nil {
 		set(f)
 	}
@@ -49,8 +50,8 @@ func startForeign(t testing.TB, version int, set func(*foreign)) *foreign {
 	}
 	f.daemon, f.data = f.open(f.answer), f.open(f.transfer)
 	t.Cleanup(func() {
-		_, _ = f.daemon.Close(), f.data.Close()
 		f.mu.Lock()
+		_, _ = f.daemon.Close(), f.data.Close()
 		for c := range f.conns {
 			_ = c.Close()
 		}
@@ -86,12 +87,27 @@ func (f *foreign) open(serve func(net.Conn)) net.Listener {
 	return l
 }
 
+// restart gives it another data port, as a peer that restarts has, and less
+// memory.
+func (f *foreign) restart() {
+	_ = f.data.Close()
+	f.mu.Lock()
+	for c := range f.conns {
+		_ = c.Close()
+	}
+	f.mu.Unlock()
+	data := f.open(f.transfer)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.data, f.mem = data, f.mem[:1<<20]
+}
+
 func (f *foreign) name() string { return f.daemon.Addr().String() }
 
 // describe is the descriptor, keys sorted, no spaces.
 func (f *foreign) describe() string {
-	return fmt.Sprintf(`{"buffers":[{"addr":%d,"length":%d,"name":"%s"}],"name":"%s","protocol":"tcp","tcp_data_port":%d,"tcp_proto_version":%d,"timestamp":"2026-08-01 12:00:00.000001"}`,
-		f.base, len(f.mem), f.name(), f.name(), f.data.Addr().(*net.TCPAddr).Port, f.version)
+	return fmt.Sprintf(`{"buffers":[{"addr":%d,"length":%d,"name":"%s"}],"name":"%s","protocol":%s,"tcp_data_port":%d,"tcp_proto_version":%d,"timestamp":"2026-08-01 12:00:00.000001"}`,
+		f.base, len(f.mem), f.name(), f.name(), f.protocol, f.data.Addr().(*net.TCPAddr).Port, f.version)
 }
 
 // frame is u64 length, u8 kind, JSON and a line feed.

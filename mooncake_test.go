@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/tideway-io/tideway"
 	"github.com/tideway-io/tideway/internal/testenv"
+	"github.com/tideway-io/tideway/metadata/memory"
 	"github.com/tideway-io/tideway/segment"
 )
 
@@ -216,6 +219,113 @@ func TestMooncakeWriteInDoubt(t *testing.T) {
 	defer f.mu.Unlock()
 	if len(f.served) != 1 {
 		t.Error("sent again:", f.served)
+	}
+}
+
+// TestMooncakeRestartedPeer: one that comes back at another data port is found
+// again by the request after the one that failed; nobody has to ask for it.
+func TestMooncakeRestartedPeer(t *testing.T) {
+	testenv.Leak(t)
+	f := startForeign(t, 2, nil)
+	e, local := join(t, 4096, segment.LocalOnly, nil)
+	s := openNamed(t, e, f.name())
+	read := tideway.Request{Op: tideway.Read, Local: local.Range(0, 4096), Remote: s.At(f.base)}
+	if err := e.Do(t.Context(), read); err != nil {
+		t.Fatal(err)
+	}
+	f.restart()
+	testenv.Eventually(t, 20*time.Second, func() bool { return e.Do(t.Context(), read) == nil }, "the peer is found again")
+	if got := s.Buffers()[0].Length; got != 1<<20 {
+		t.Errorf("the buffer has %d bytes", got)
+	}
+}
+
+// TestMooncakeRefresh: descriptors are fetched again at the interval asked for.
+func TestMooncakeRefresh(t *testing.T) {
+	testenv.Leak(t)
+	f := startForeign(t, 2, nil)
+	e, _ := join(t, 4096, segment.LocalOnly, func(c *tideway.Config) { c.Mooncake.Refresh = time.Second })
+	s := openNamed(t, e, f.name())
+	f.restart()
+	testenv.Eventually(t, 20*time.Second, func() bool { return s.Buffers()[0].Length == 1<<20 }, "the change is seen")
+}
+
+// TestMooncakeAlias: a peer opened by another name than it publishes is dialled,
+// and asked again, and counts as one.
+func TestMooncakeAlias(t *testing.T) {
+	testenv.Leak(t)
+	f := startForeign(t, 2, nil)
+	e, local := join(t, 4096, segment.LocalOnly, nil)
+	_, port, _ := net.SplitHostPort(f.name())
+	s := openNamed(t, e, net.JoinHostPort("localhost", port))
+	if err := e.Do(t.Context(), tideway.Request{Op: tideway.Read, Local: local.Range(0, 64), Remote: s.At(f.base)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Refresh(t.Context()); err != nil || s.Desc().Name != segment.Name(f.name()) {
+		t.Error(s.Desc().Name, err)
+	}
+}
+
+// TestMooncakeStore: in a store a segment has any name, and its engine's address
+// stands beside it.
+func TestMooncakeStore(t *testing.T) {
+	testenv.Leak(t)
+	f := startForeign(t, 2, nil)
+	store := memory.New()
+	host, port, _ := net.SplitHostPort(f.name())
+	for key, value := range map[string]string{
+		"mooncake/ram/kv":      strings.ReplaceAll(f.describe(), `"`+f.name()+`"`, `"kv"`) + "\n",
+		"mooncake/rpc_meta/kv": fmt.Sprintf(`{"ip_or_host_name":"%s","rpc_port":%s}`+"\n", host, port),
+		"mooncake/ram/lost":    strings.ReplaceAll(f.describe(), `"`+f.name()+`"`, `"lost"`),
+	} {
+		if err := store.Put(t.Context(), key, []byte(value)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e, local := join(t, 4096, segment.LocalOnly, func(c *tideway.Config) { c.Metadata = store })
+	s := openNamed(t, e, "kv")
+	if err := e.Do(t.Context(), tideway.Request{Op: tideway.Read, Local: local.Range(0, 4096), Remote: s.At(f.base)}); err != nil || !bytes.Equal(local.Bytes(), f.look(0, 4096)) {
+		t.Error(err)
+	}
+	if err := e.Notify(t.Context(), s, tideway.Notification{Name: "n"}); err != nil {
+		t.Error(err)
+	}
+	if _, err := e.OpenSegment(t.Context(), "lost"); !errors.Is(err, tideway.ErrNotFound) {
+		t.Error(err)
+	}
+}
+
+// TestMooncakePorts: free ports are those of Mooncake, IPv6 hosts are in brackets.
+func TestMooncakePorts(t *testing.T) {
+	testenv.Leak(t)
+	for _, host := range []string{"127.0.0.1", "::1"} {
+		e, _ := join(t, 4096, segment.LocalOnly, func(c *tideway.Config) { c.Listen = net.JoinHostPort(host, "0") })
+		for _, addr := range []string{e.Name(), func() string { _, data := startForeign(t, 2, nil).openTheirs(e.Name()); return data }()} {
+			h, p, err := net.SplitHostPort(addr)
+			if n, _ := strconv.Atoi(p); err != nil || h != host || n < 15000 || n > 17000 {
+				t.Error(addr, err)
+			}
+		}
+	}
+}
+
+// TestMooncakeOtherProtocols: a segment of rdma alone can be opened and notified;
+// a request says what is missing.
+func TestMooncakeOtherProtocols(t *testing.T) {
+	testenv.Leak(t)
+	f := startForeign(t, 2, func(f *foreign) { f.protocol = `"rdma","devices":[{"name":"mlx5_0","gid":"00:01","lid":0}]` })
+	e, local := join(t, 4096, segment.LocalOnly, nil)
+	s := openNamed(t, e, f.name())
+	err := e.Do(t.Context(), tideway.Request{Op: tideway.Read, Local: local.Range(0, 64), Remote: s.At(f.base)})
+	if !errors.Is(err, tideway.ErrUnsupported) || !strings.Contains(err.Error(), "mooncake-rdma") {
+		t.Error(err)
+	}
+	if err := e.Notify(t.Context(), s, tideway.Notification{Name: "n"}); err != nil {
+		t.Error(err)
+	}
+	if k, text := ask(t, e.Name(), 0, `{"local_gid":"","local_lid":0,"local_nic_path":"a@mlx5_0","payload":"","peer_nic_path":"b@mlx5_1","qp_num":[1,2],"ready_ack":false,"reply_msg":""}`); k != 0 ||
+		text != `{"local_gid":"","local_lid":0,"local_nic_path":"","payload":"","peer_nic_path":"","qp_num":[],"reply_msg":""}`+"\n" {
+		t.Error(k, text)
 	}
 }
 

@@ -140,7 +140,10 @@ func TestMalformedIsNotAnswered(t *testing.T) {
 	for name, p := range map[string][]byte{
 		"an array": frame("\x02[]\n"), "text": frame("\x02\"x\"\n"), "a kind above 3": frame("\x04{}\n"), "kind 0x80": frame("\x80{}\n"),
 		"length 0": make([]byte, 8), "above the limit": binary.LittleEndian.AppendUint64(nil, 1<<20+1), "metadata of nothing": frame("\x01"),
-		"metadata of an array": frame("\x01[]"), "wrong members": frame("\x00{\"qp_num\":[[]]}"), "half json": frame("\x03{"), "text, untyped": frame("GET / HTTP/1.1\r\n\r\n"),
+		"metadata of an array": frame("\x01[]"), "wrong members": frame("\x00{\"qp_num\":[[]]}"), "half json": frame("\x03{"),
+		"deep nesting": frame("\x01" + strings.Repeat("[", 1<<19)), "deep objects": frame("\x01" + strings.Repeat(`{"a":`, 1<<17)),
+		"a number for text": frame("\x02{\"name\":7}"), "an object for text": frame("\x02{\"notify_msg\":{}}"), "a negative number": frame("\x00{\"qp_num\":[-1]}"),
+		"a number beyond 64 bits": frame("\x00{\"qp_num\":[18446744073709551616]}"), "text, untyped": frame("GET / HTTP/1.1\r\n\r\n"),
 	} {
 		if got := exchange(t, addr, p); len(got) != 0 {
 			t.Errorf("%s: %q", name, got)

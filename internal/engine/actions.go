@@ -180,7 +180,8 @@ func (s *shard) ends(ends []core.End) {
 func (s *shard) failed(t *transfer, end *core.End) {
 	s.e.counts.attempts(end.Attempts)
 	err := s.failure(t, end)
-	if err.Is(errs.ErrStale) || end.Code == errs.NotRegistered {
+	foreign := t.view.desc.Incarnation == 0 // which may have come back with another data port, and nothing tells
+	if err.Is(errs.ErrStale) || end.Code == errs.NotRegistered || foreign && err.Is(errs.ErrUnreachable) {
 		t.remote.Segment.stale.Store(true)
 	}
 	if t.suspicious(s.e, err) {
