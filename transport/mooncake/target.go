@@ -214,6 +214,10 @@ func (in *inbound) store(h mooncake.DataHeader) error {
 				code = now
 			}
 			got += n
+		case len(in.out) > 0: // answers do not wait for a payload
+			if err := in.flush(); err != nil {
+				return err
+			}
 		case code != errs.OK || h.Size-got <= copied:
 			in.patience()
 			if err := in.want(1); err != nil {
