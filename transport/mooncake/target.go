@@ -52,8 +52,8 @@ func (t *Transport) serve(first [8]byte, conn net.Conn) {
 }
 
 // admit takes a connection in. Where there are too many, one makes room: of those
-// that no request was served on, or else of those that are idle, the one that has
-// been silent for longest.
+// that no request was served on, or else of those that stand still in one, or else
+// of those that are idle, the one that has been silent for longest.
 func (t *Transport) admit(in *inbound) bool {
 	t.in.Lock()
 	defer t.in.Unlock()
@@ -73,14 +73,27 @@ func (t *Transport) admit(in *inbound) bool {
 	return true
 }
 
+// stuck is how long a request may stand still before its connection may have to
+// make room.
+const stuck = time.Second
+
 // victim chooses who makes room. t.in is locked.
 func (t *Transport) victim() (worst *inbound) {
-	for c := range t.in.conns {
-		if c.served && !c.idle {
-			continue
+	rank := func(c *inbound) int {
+		switch {
+		case !c.served:
+			return 3
+		case !c.idle && c.quiet() > stuck:
+			return 2
+		case c.idle:
+			return 1
 		}
-		if worst == nil || worst.served && !c.served || worst.served == c.served && c.moved.Load() < worst.moved.Load() {
-			worst = c
+		return 0 // at work
+	}
+	most := 0
+	for c := range t.in.conns {
+		if r := rank(c); r > most || r == most && r > 0 && c.moved.Load() < worst.moved.Load() {
+			worst, most = c, r
 		}
 	}
 	return worst
