@@ -187,15 +187,17 @@ func (l *lane) close() {
 	l.nudge()
 }
 
-// abort ends the connection, if there is one, because of cause.
+// abort ends the connection, if there is one, because of cause. It is closed
+// without the lock: Close waits for system calls under way, and they for the lock.
 func (l *lane) abort(cause error) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.mu.conn != nil {
-		if l.mu.cause == nil {
-			l.mu.cause = cause
-		}
-		_ = l.mu.conn.conn.Close()
+	c := l.mu.conn
+	if c != nil && l.mu.cause == nil {
+		l.mu.cause = cause
+	}
+	l.mu.Unlock()
+	if c != nil {
+		_ = c.conn.Close()
 	}
 }
 
