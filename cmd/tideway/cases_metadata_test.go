@@ -317,6 +317,21 @@ func TestB09DeadKeys(t *testing.T) {
 	})
 }
 
+// TestFrozenOwner: an owner is frozen for longer than its lease. Its name goes
+// away meanwhile, and is back soon after it goes on.
+func TestFrozenOwner(t *testing.T) {
+	forStores(t, []string{"http", "etcd", "redis"}, func(t *testing.T, k storeKind, server *testenv.StoreServer) {
+		url := k.at(server.Addr)
+		s, names := openStore(t, url), []string{"b"}
+		p := owner(t, url, "b")
+		p.Stop()
+		testenv.Eventually(t, casePatience, func() bool { return left(t, s, names) == 0 }, "the name of a frozen owner goes away")
+		p.Cont()
+		e := member(t, url, "")
+		testenv.Eventually(t, casePatience, func() bool { _, err := opens(t, e, "b"); return err == nil }, "it is back")
+	})
+}
+
 // watched is what a watch of a key saw last: 1 a value, 0 none.
 type watched struct {
 	t    *testing.T
@@ -384,6 +399,15 @@ func TestB10StoreStopped(t *testing.T) {
 			}
 			testenv.Eventually(t, casePatience, func() bool { _, err := opens(t, all[1], "e2"); return errs.Of(err) == errs.NotRegistered }, "names are found after ", f.name)
 		}
+		px.Delay(50 * time.Millisecond) // slow is not away
+		kv, err = opens(t, member(t, url, "late"), "b")
+		if err != nil {
+			t.Fatal("a slow store: ", err)
+		}
+		if _, err := kv.ReadAt(t.Context(), make([]byte, 100), 0); err != nil {
+			t.Error(err)
+		}
+		px.Delay(0)
 		m.stop()
 	})
 }
