@@ -2,6 +2,7 @@ package tideway
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -86,8 +87,10 @@ func (m *Mooncake) apply(to *engine.Config) error {
 		return errs.New(errs.Invalid, "open", "Mooncake.Lanes is %d, want 0 to 16", m.Lanes)
 	}
 	to.Ports, to.HandshakeLimit, to.Refresh = ports, m.MaxHandshake, m.Refresh
-	to.Drivers = append(to.Drivers[:len(to.Drivers):len(to.Drivers)], all.Mooncake(all.MooncakeOptions{
-		Ports: ports, StatusTimeout: m.StatusTimeout, Version1: m.Version1, Lanes: m.Lanes,
-	}))
+	d := all.Mooncake(all.MooncakeOptions{Ports: ports, StatusTimeout: m.StatusTimeout, Version1: m.Version1, Lanes: m.Lanes})
+	to.Drivers = append(slices.Clip(to.Drivers), d)
+	if len(to.Transports) > 0 && !slices.Contains(to.Transports, d.Name()) { // those named are for native peers
+		to.Transports = append(slices.Clip(to.Transports), d.Name())
+	}
 	return nil
 }

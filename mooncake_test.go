@@ -295,6 +295,21 @@ func TestMooncakeStore(t *testing.T) {
 	}
 }
 
+// TestMooncakeBesideNamedTransports: naming the transports for native peers does
+// not turn it off.
+func TestMooncakeBesideNamedTransports(t *testing.T) {
+	testenv.Leak(t)
+	f := startForeign(t, 2, nil)
+	e, local := join(t, 4096, segment.ReadWrite, func(c *tideway.Config) { c.Transports = []string{"tcp"} })
+	if d, _ := f.openTheirs(e.Name()); d.Port == 0 {
+		t.Error("no data port is published")
+	}
+	s := openNamed(t, e, f.name())
+	if err := e.Do(t.Context(), tideway.Request{Op: tideway.Read, Local: local.Range(0, 64), Remote: s.At(f.base)}); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestMooncakePorts: free ports are those of Mooncake, IPv6 hosts are in brackets.
 func TestMooncakePorts(t *testing.T) {
 	testenv.Leak(t)
