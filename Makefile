@@ -4,7 +4,7 @@ SHELL := /bin/bash
 GO ?= go
 CHECK := $(GO) run ./internal/testenv/check
 
-.PHONY: check setup build lib wheel test bench bench-check soak fuzz clean
+.PHONY: check setup build lib wheel test bench bench-micro bench-check soak fuzz clean
 
 check: setup ## everything that has to pass, with a budget per suite
 	@$(CHECK)
@@ -24,8 +24,14 @@ wheel: ## the Python packages with the C library inside, in bin/
 test: ## the quick tests, without the race detector
 	$(GO) test -short ./...
 
-bench: ## every benchmark once, for reading
-	$(GO) test -run '^$$' -bench . -benchmem ./...
+bench: build ## the tables of docs/performance.md: ours and the limits in turns, about five minutes
+	$(GO) build -o bin/measure ./internal/testenv/bench
+	bin/measure -write
+
+bench-micro: ## the benchmarks of packages, summed up by benchstat
+	@mkdir -p bin
+	$(GO) test -run '^$$' -bench . -benchmem -count 6 -benchtime 200ms ./... | tee bin/micro.txt
+	$(GO) tool benchstat bin/micro.txt
 
 bench-check: ## the speed gates: ratios against a yardstick of the same minute
 	@TIDEWAY_SPEED=1 scripts/named '^TestSpeed' -timeout 60m
