@@ -341,6 +341,7 @@ func TestHostile(t *testing.T) {
 			t.Errorf("%.60q: %q, want %s", text, got, want)
 		}
 	}
+	testenv.Eventually(t, patience, func() bool { return s.counts.conns.Load() == 0 }, "those are closed")
 	held := crowd(t, s, 8, "PUT /metadata?key=a HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000\r\n\r\nsome")
 	testenv.Eventually(t, patience, func() bool { return s.counts.conns.Load() == 8 }, "connections")
 	if n := s.incoming.Load(); n > 8*bodyStep {
