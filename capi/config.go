@@ -16,6 +16,7 @@ import (
 	"github.com/tideway-io/tideway"
 	"github.com/tideway-io/tideway/errs"
 	"github.com/tideway-io/tideway/metadata/all"
+	"github.com/tideway-io/tideway/metadata/redis"
 )
 
 // start opens an engine as createTransferEngine was told to.
@@ -35,6 +36,7 @@ func start(ctx context.Context, conn, name string) (*engine, error) {
 	for _, note := range append(notes, more...) {
 		e.log.Warn(note)
 	}
+	lib.quiet.Do(redis.Silence)
 	if e.store, err = all.Open(conn, os.Getenv); err == nil {
 		if e.store != nil {
 			cfg.Metadata = e.store

@@ -37,6 +37,7 @@ type library struct {
 	handles  atomic.Uint64
 	batches  table
 	graceful sync.Once // what enableGracefulShutdown starts
+	quiet    sync.Once // what keeps a store's client from the host's standard error
 }
 
 var lib library
