@@ -177,7 +177,7 @@ func TestPutMemoryRestarted(t *testing.T) {
 	src := patternFile(t, t.TempDir(), "src", bigFile, 2)
 	s := newServer(t, "--memory", fmt.Sprintf("kv=%d", bigFile))
 	s.slow(slowly)
-	p := testenv.Start(t, "tideway", "put", src, s.place("kv"))
+	p := testenv.Start(t, "tideway", "put", "--transport", "tcp", src, s.place("kv"))
 	testenv.Eventually(t, patience, func() bool { return s.proxy.Bytes(testenv.Up) > halfFile }, "half of it")
 	s.Kill()
 	s.slow(0)
