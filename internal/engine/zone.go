@@ -15,10 +15,15 @@ func (e *Engine) discover(ctx context.Context, name string) (*segment.Desc, erro
 		return e.fetchPages(ctx, d, n)
 	}
 	d, err := e.cfg.Discover(ctx, e.dialer.Dial, name, e.ownDesc(), pages)
-	if err == nil {
-		d.Addr = zoned(d.Addr, name)
+	if err != nil {
+		return nil, err
 	}
-	return d, err
+	if addr := zoned(d.Addr, name); addr != d.Addr {
+		here := *d // descriptors are shared, and never change
+		here.Addr = addr
+		d = &here
+	}
+	return d, nil
 }
 
 // zoned returns a peer's address with the zone that it was asked at. A zone is a
