@@ -379,8 +379,11 @@ func (e *toyEndpoint) work() {
 		e.mu.Unlock()
 		c := e.move(&s, rest)
 		e.mu.Lock()
-		if e.killed != errs.OK && c.Code != errs.OK {
-			c.Code, c.Err = e.killed, nil
+		if e.killed != errs.OK {
+			if c.Code != errs.OK {
+				c.Code, c.Err = e.killed, nil
+			}
+			e.conn = nil // kill has closed it, perhaps too late for this slice to notice
 		}
 		e.now = nil
 		undead := e.undead
