@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"runtime"
@@ -157,6 +158,10 @@ func (s *servant) obey(c *command) (reply any, err error) {
 		s.halt.Store(false)
 		s.looping.Go(func() { s.loop(c) })
 		return nil, nil
+	case "counts":
+		s.counts.Lock()
+		defer s.counts.Unlock()
+		return maps.Clone(s.counts.m), nil
 	case "halt":
 		s.halt.Store(true)
 		s.looping.Wait()

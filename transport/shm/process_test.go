@@ -321,7 +321,8 @@ func TestDrainAndCloseAcross(t *testing.T) {
 	want := slices.Clone(b.Bytes())
 	counts := map[string]int{}
 	testenv.Eventually(t, 10*time.Second, func() bool {
-		return p.code(command{Op: transport.Write, Card: e.card(), Buffer: b.Desc(), Size: 1}) == "draining"
+		p.ask(&counts, command{Do: "counts"})
+		return counts["draining"] != 0
 	}, "the peer is told")
 	p.ask(&counts, command{Do: "halt"})
 	if !slices.Equal(b.Bytes(), want) {
