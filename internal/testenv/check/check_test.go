@@ -105,6 +105,7 @@ not json at all
 		r.Write([]byte(stream[i : i+1]))
 	}
 	r.end()
+	r.printFailures("")
 	printed := out.String()
 	for _, want := range []string{"syntax error", "it is bad", "FAIL\tm/a\t1.0s", "not json at all", "slow:  172.0 s  m/a TestSlower\nslow:   72.2 s  m/a TestSlow\n", "m/a: -test.shuffle 17", "did not end: m/a TestHangs\npanic: test timed out",
 		"skipped: no root: run as root: m/a TestSkip", "skipped: no reason given: m/a TestSilent"} {
@@ -131,5 +132,44 @@ func TestSuiteOfTests(t *testing.T) {
 	ok, printed := checked(t, suite{name: "tests", tests: true, cmd: []string{"cat", file}})
 	if !ok || !strings.Contains(printed, "ok  \tm/a") {
 		t.Errorf("%v\n%s", ok, printed)
+	}
+}
+
+// TestFailureAgain: a test that fails once and then passes alone is flaky, and
+// said to be; everything else stays a failure.
+func TestFailureAgain(t *testing.T) {
+	const module = "module m\n\ngo 1.24\n"
+	const head = "package m\nimport (\"os\"; \"testing\")\nfunc again() bool { _, err := os.Stat(\"once\"); os.WriteFile(\"once\", nil, 0o600); return err == nil }\n"
+	const once = "func TestOnce(t *testing.T) { if !again() { t.Error(\"the first time\") } }\n"
+	for _, c := range []struct {
+		name, tests string
+		want        bool
+		print       string
+	}{
+		{"once", once, true, "flaky |     m_test.go:4: the first time"},
+		{"beside a good one", once + "func TestGood(t *testing.T) {}\n", true, "flaky | --- FAIL: TestOnce"},
+		{"always", "func TestBad(t *testing.T) { t.Error(\"bad\") }\n", false, "m_test.go:4: bad"},
+		{"a race", "func TestOnce(t *testing.T) { if !again() { t.Error(\"WARNING: DATA RACE\") } }\n", false, "--- FAIL: TestOnce"},
+		{"a panic", "func TestOnce(t *testing.T) { if !again() { panic(1) } }\n", false, "panic: 1"},
+		{"the package", "func TestGood(t *testing.T) {}\nfunc TestMain(m *testing.M) { m.Run(); if !again() { os.Exit(3) } }\n", false, "FAIL"},
+		{"a build", "func TestOnce(t *testing.T) { nonsense }\n", false, "nonsense"},
+		{"many", "var first = !again()\nfunc TestA(t *testing.T) { if first { t.Error() } }\nfunc TestB(t *testing.T) { if first { t.Error() } }\nfunc TestC(t *testing.T) { if first { t.Error() } }\n", false, "--- FAIL: TestC"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			for name, text := range map[string]string{"go.mod": module, "m_test.go": head + c.tests} {
+				if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			ok, printed := checked(t, suite{name: "tests", budget: time.Minute, tests: true, env: words("CGO_ENABLED=0"),
+				cmd: words("go -C " + dir + " test -json -count=1 ./...")})
+			if ok != c.want || !strings.Contains(printed, c.print) {
+				t.Errorf("%v, want %v and %q in\n%s", ok, c.want, c.print, printed)
+			}
+			if ok && strings.Contains("\n"+printed, "\n--- FAIL") {
+				t.Errorf("a pass that prints a failure unmarked:\n%s", printed)
+			}
+		})
 	}
 }

@@ -46,7 +46,7 @@ func suites() []suite {
 		{name: "build-arm64", budget: time.Minute, env: words("GOARCH=arm64"), cmd: words("go build ./...")},
 		{name: "vet", budget: 30 * time.Second, cmd: words("go vet ./...")},
 		{name: "staticcheck", budget: 90 * time.Second, cmd: words("go tool staticcheck ./...")},
-		{name: "static", budget: 3 * time.Minute, env: words("CGO_ENABLED=0 TIDEWAY_LARGE=1"), tests: true,
+		{name: "static", budget: 225 * time.Second, env: words("CGO_ENABLED=0 TIDEWAY_LARGE=1"), tests: true,
 			cmd: words("go test -json -count=1 -short -timeout 10m ./...")},
 		{name: "race", budget: 10 * time.Minute, env: words("CGO_ENABLED=1 GORACE=atexit_sleep_ms=0"), tests: true,
 			cmd: words("go test -json -count=1 -race -shuffle=on -timeout 15m ./...")},
@@ -118,32 +118,44 @@ func (l *lines) Write(p []byte) (int, error) {
 	return l.w.Write(p)
 }
 
-// run runs one suite in a process group of its own, so that no test binary
-// outlives it, for three times its budget at the most.
+// run runs one suite, and again what failed in it, for three times its budget at
+// the most.
 func (s suite) run(ctx context.Context, out io.Writer) (outcomes []mustrun.Outcome, cpu time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*s.budget)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, s.cmd[0], s.cmd[1:]...)
+	var printed bytes.Buffer
+	if !s.tests {
+		cpu, err = s.start(ctx, s.cmd, io.MultiWriter(out, &printed), out)
+		if err == nil && s.quiet && printed.Len() > 0 {
+			err = errors.New("it may not print anything")
+		}
+		return nil, cpu, err
+	}
+	report := newReport(s.name, out)
+	cpu, err = s.start(ctx, s.cmd, report, out)
+	report.end()
+	prefix := ""
+	if err != nil && s.again(ctx, report) {
+		prefix, err = "flaky | ", nil
+	}
+	report.printFailures(prefix)
+	return report.outcomes, cpu, err
+}
+
+// start runs a command in a process group of its own, so that no test binary
+// outlives it.
+func (s suite) start(ctx context.Context, words []string, stdout, stderr io.Writer) (cpu time.Duration, err error) {
+	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
 	cmd.Env = append(append(os.Environ(), "GOFLAGS="+os.Getenv("GOFLAGS")+" -buildvcs=false"), s.env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second
-	var printed bytes.Buffer
-	report := newReport(s.name, out)
-	cmd.Stdout = io.MultiWriter(out, &printed)
-	if s.tests {
-		cmd.Stdout = report
-	}
-	cmd.Stderr = out
+	cmd.Stdout, cmd.Stderr = stdout, stderr
 	err = cmd.Run()
-	report.end()
 	if cmd.ProcessState != nil {
 		cpu = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 	}
-	if err == nil && s.quiet && printed.Len() > 0 {
-		err = errors.New("it may not print anything")
-	}
-	return report.outcomes, cpu, err
+	return cpu, err
 }
 
 // budgets prints a line for each suite. Over a suite's budget is said, over the

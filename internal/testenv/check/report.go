@@ -24,6 +24,8 @@ type report struct {
 	skips    map[string][]string         // reason to tests
 	slow     []slowTest                  // tests without their subtests
 	outcomes []mustrun.Outcome
+	failed   map[string]string // what failed tests and their packages wrote, by package
+	grave    bool              // a failure that a second run cannot excuse
 }
 
 // slowTest is a test and what it took.
@@ -49,7 +51,7 @@ type event struct {
 }
 
 func newReport(suite string, out io.Writer) *report {
-	return &report{suite: suite, out: out, output: map[string]*strings.Builder{}, seeds: map[string]string{}, skips: map[string][]string{}}
+	return &report{suite: suite, out: out, output: map[string]*strings.Builder{}, seeds: map[string]string{}, skips: map[string][]string{}, failed: map[string]string{}}
 }
 
 // Write takes any part of the stream. It never fails, so that a reader's
@@ -90,16 +92,21 @@ func (r *report) take(e event) {
 }
 
 // takePackage prints what go test says about a package as a whole, without what
-// is the same for all of them; the shuffle's seed only when something failed.
+// is the same for all of them. What a failed one says is kept for printFailures.
 func (r *report) takePackage(e event) {
 	switch {
 	case e.Action == "output" && strings.HasPrefix(e.Output, "-test.shuffle"):
 		r.seeds[e.Package] = e.Output
 	case e.Action == "output" && (e.Output == "PASS\n" || strings.HasSuffix(e.Output, "[no test files]\n")):
+	case e.Action == "output" && strings.HasPrefix(e.Output, "FAIL"):
+		r.failed[e.Package] += e.Output
 	case e.Action == "output", e.Action == "build-output":
+		r.grave = r.grave || isGrave(e.Output) || e.Action == "build-output"
 		io.WriteString(r.out, e.Output)
-	case e.Action == "fail" && r.seeds[e.Package] != "":
-		fmt.Fprintf(r.out, "%s: %s", e.Package, r.seeds[e.Package])
+	case e.Action == "fail":
+		if r.seeds[e.Package] != "" {
+			r.failed[e.Package] += e.Package + ": " + r.seeds[e.Package]
+		}
 	}
 }
 
@@ -111,7 +118,8 @@ func (r *report) ended(e event, key string) {
 	o := mustrun.Outcome{Suite: r.suite, Package: e.Package, Test: e.Test, Action: e.Action}
 	switch e.Action {
 	case "fail":
-		io.WriteString(r.out, text)
+		r.failed[e.Package] += text
+		r.grave = r.grave || isGrave(text)
 	case "skip":
 		o.Why = skipReason(text)
 		r.skips[o.Why] = append(r.skips[o.Why], shortName(e))
