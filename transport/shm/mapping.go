@@ -205,9 +205,9 @@ func (b *binding) copy(op transport.Op, local []byte, offset uint64) errs.Code {
 		return errs.Revoked
 	}
 	if op == transport.Read {
-		mem.Move(local, m.mem[at:at+n])
+		m.e.t.mover.Move(local, m.mem[at:at+n])
 	} else {
-		mem.Move(m.mem[at:at+n], local)
+		m.e.t.mover.Move(m.mem[at:at+n], local)
 	}
 	if !b.valid() {
 		return errs.Revoked

@@ -27,6 +27,7 @@ import (
 	"time"
 
 	"github.com/tideway-io/tideway/errs"
+	"github.com/tideway-io/tideway/internal/mem"
 	"github.com/tideway-io/tideway/internal/sys"
 	"github.com/tideway-io/tideway/segment"
 	"github.com/tideway-io/tideway/transport"
@@ -115,6 +116,7 @@ type Transport struct {
 	moves    pool           // copies and reads of this engine's own slices
 	pulls    pool           // of peers' WRITEs
 	posts    sync.Pool      // of *post
+	mover    mem.Mover      // of what is mapped
 	readers  sync.Pool      // of *reader
 	endings  sync.Pool      // of *endings
 
