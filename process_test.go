@@ -43,6 +43,7 @@ type targetBuffer struct {
 	Size   uint64
 	Access segment.Access
 	Key    testenv.Key // fill with this pattern; zero: zeros
+	Heap   bool        // memory that peers cannot map
 }
 
 func TestMain(m *testing.M) {
@@ -110,7 +111,14 @@ type targetProcess struct {
 }
 
 func (tg *targetProcess) add(b targetBuffer) error {
-	buf, err := tg.e.Alloc(b.Size, tideway.BufferOptions{Name: b.Name, Access: b.Access})
+	o := tideway.BufferOptions{Name: b.Name, Access: b.Access}
+	var buf *tideway.Buffer
+	var err error
+	if b.Heap {
+		buf, err = tg.e.Register(make([]byte, b.Size), o)
+	} else {
+		buf, err = tg.e.Alloc(b.Size, o)
+	}
 	if err != nil {
 		return err
 	}
