@@ -39,13 +39,18 @@ func (s *shard) path(id core.PathID) *path {
 	return s.mu.paths[id]
 }
 
+// nameOf is what carried a transfer over q.
+func nameOf(q *path) string {
+	if q == nil {
+		return ""
+	}
+	return q.tr.name
+}
+
 // carrier is the name of the transport of a path, empty for a transfer that
 // ended before it had one.
 func (s *shard) carrier(id core.PathID) string {
-	if q := s.path(id); q != nil {
-		return q.tr.name
-	}
-	return ""
+	return nameOf(s.path(id))
 }
 
 // addPath gives q a number in the machine; false when it has no room.
@@ -151,7 +156,11 @@ func (e *Engine) Complete(done []transport.Completion) {
 // ends reports the ends of transfers to their batches, those of one batch
 // together.
 func (s *shard) ends(ends []core.End) {
+	if len(ends) == 0 {
+		return
+	}
 	s.mu.Lock()
+	of, carrier := ends[0].Path, nameOf(s.mu.paths[ends[0].Path])
 	for i := range ends {
 		s.over = append(s.over, s.mu.owners.remove(ends[i].Owner, max(ends[i].Run, 1))...)
 	}
@@ -165,7 +174,10 @@ func (s *shard) ends(ends []core.End) {
 			ends = ends[1:]
 		}
 		if n > 0 {
-			s.e.settle(over[:n], outcome{bytes: bytes, carrier: s.carrier(path)})
+			if path != of {
+				of, carrier = path, s.carrier(path)
+			}
+			s.e.settle(over[:n], outcome{bytes: bytes, carrier: carrier})
 			over = over[n:]
 			continue
 		}

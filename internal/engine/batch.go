@@ -90,7 +90,15 @@ const maxNotices = 64
 // Seal says that no more requests will be added; the batch can then be done.
 func (b *Batch) Seal() {
 	b.mu.Lock()
-	last := false
+	last := b.seal()
+	b.mu.Unlock()
+	if last {
+		b.sendNotices()
+	}
+}
+
+// seal is Seal with the lock held; true: its notices must be sent then.
+func (b *Batch) seal() (last bool) {
 	if !b.mu.sealed {
 		b.mu.sealed = true
 		if len(b.mu.notices) > 0 {
@@ -99,10 +107,7 @@ func (b *Batch) Seal() {
 		}
 		last = b.settle()
 	}
-	b.mu.Unlock()
-	if last {
-		b.sendNotices()
-	}
+	return last
 }
 
 var errSealed = errs.New(errs.Closed, "add", "the batch is sealed; Reset it or use a new one")
@@ -251,9 +256,18 @@ func (b *Batch) Done() <-chan struct{} {
 // returns nil when all ended well, the context's error when the wait was cut
 // short, else the failures joined (the first 16).
 func (b *Batch) Wait(ctx context.Context) error {
-	b.Seal()
-	if b.isDone() {
-		return b.Err()
+	b.mu.Lock()
+	last := b.seal()
+	done, err := b.mu.open == 0, error(nil)
+	if done {
+		err = b.err()
+	}
+	b.mu.Unlock()
+	if last {
+		b.sendNotices()
+	}
+	if done {
+		return err
 	}
 	select {
 	case <-b.Done():
@@ -276,6 +290,11 @@ func (b *Batch) isDone() bool {
 func (b *Batch) Err() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	return b.err()
+}
+
+// err is Err with the lock held.
+func (b *Batch) err() error {
 	if b.mu.failed == 0 {
 		return b.mu.noticeErr
 	}

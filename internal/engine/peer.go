@@ -48,10 +48,10 @@ type path struct {
 	peer *peer
 	tr   *opened
 
+	up atomic.Pointer[transport.Endpoint] // nil unless connected; set under mu
 	mu struct {
 		sync.Mutex
-		endpoint transport.Endpoint // nil unless connected
-		closed   bool
+		closed bool
 	}
 }
 
@@ -116,7 +116,7 @@ func (q *path) set(ep transport.Endpoint) bool {
 	if q.mu.closed {
 		return false
 	}
-	q.mu.endpoint = ep
+	q.up.Store(&ep)
 	return true
 }
 
@@ -126,12 +126,8 @@ func (q *path) drop() {
 	if q == nil {
 		return
 	}
-	q.mu.Lock()
-	ep := q.mu.endpoint
-	q.mu.endpoint = nil
-	q.mu.Unlock()
-	if ep != nil {
-		q.peer.e.closing(ep)
+	if ep := q.up.Swap(nil); ep != nil {
+		q.peer.e.closing(*ep)
 	}
 }
 
@@ -149,9 +145,10 @@ func (q *path) endpoint() transport.Endpoint {
 	if q == nil {
 		return nil
 	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.mu.endpoint
+	if ep := q.up.Load(); ep != nil {
+		return *ep
+	}
+	return nil
 }
 
 // addr is where the peer listens.

@@ -82,15 +82,19 @@ func (e *endpoint) Rails() []transport.Rail {
 	return []transport.Rail{{Local: Name, Remote: fmt.Sprintf("pid %d", e.pid)}}
 }
 
-// enter counts a Post in.
-func (e *endpoint) enter() error {
+// enter counts a Post in, and binds the buffer of its first slice, if it has one,
+// with the lock that it holds anyway.
+func (e *endpoint) enter(first *segment.Buffer) (b *binding, code errs.Code, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if err := e.unfit(); err != nil {
-		return err
+		return nil, errs.OK, err
 	}
 	e.mu.inside++
-	return nil
+	if first != nil {
+		b, code = e.bound(first)
+	}
+	return b, code, nil
 }
 
 // unfit says why the endpoint takes nothing more; the lock is held.
@@ -137,6 +141,11 @@ func (e *endpoint) out(n int) {
 func (e *endpoint) bind(buf *segment.Buffer) (*binding, errs.Code) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	return e.bound(buf)
+}
+
+// bound is bind with the lock held.
+func (e *endpoint) bound(buf *segment.Buffer) (*binding, errs.Code) {
 	if b := e.mu.bindings[buf]; b != nil {
 		return b, errs.OK
 	}

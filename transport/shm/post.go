@@ -31,14 +31,19 @@ type post struct {
 
 // Post implements transport.Endpoint.
 func (e *endpoint) Post(s []transport.Slice) (n int, err error) {
-	if err := e.enter(); err != nil {
+	var first *segment.Buffer
+	if len(s) > 0 {
+		first = s[0].Buffer
+	}
+	b, code, err := e.enter(first)
+	if err != nil {
 		return 0, err
 	}
 	p, _ := e.t.posts.Get().(*post)
 	if p == nil {
 		p = new(post)
 	}
-	p.e, p.budget = e, inlinePost
+	p.e, p.budget, p.buf, p.b, p.code = e, inlinePost, first, b, code
 	for n < len(s) {
 		if err = p.add(&s[n]); err != nil {
 			break
