@@ -417,7 +417,7 @@ func TestMooncakeUnregister(t *testing.T) {
 		t.Fatal(err)
 	}
 	testenv.Eventually(t, 10*time.Second, func() bool { return b.Bytes()[1<<19-1] == 7 }, "half of the payload has come")
-	if err := b.Close(); err != nil {
+	if err := b.CloseContext(t.Context()); err != nil { // the call that brought it may not have returned yet
 		t.Fatal(err)
 	}
 	if _, err := c.Write(make([]byte, 1<<19)); err != nil {
