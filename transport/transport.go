@@ -237,8 +237,13 @@ type Prober interface {
 }
 
 // Progressor is an endpoint whose completions a sole waiter may drive itself
-// for a bounded time instead of parking. It returns how many it delivered.
-type Progressor interface{ Progress(budget int) int }
+// for a bounded time instead of parking. Progress returns how many it delivered:
+// none if there was nothing to expect, somebody else was at it, nothing came for
+// some tens of microseconds, or budget was over. It must not be called from inside
+// the sink.
+type Progressor interface {
+	Progress(budget time.Duration) int
+}
 
 // Allocator is a transport whose peers can map memory that it allocates.
 type Allocator interface {

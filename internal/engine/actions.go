@@ -104,7 +104,9 @@ func (s *shard) postRun(p *core.Post) {
 	q := s.mu.paths[p.Path]
 	for i := range p.Slices {
 		c := &p.Slices[i]
-		for k, t := range s.mu.owners.at(c.Owner, max(int(c.Run), 1)) {
+		ts := s.mu.owners.at(c.Owner, max(int(c.Run), 1))
+		ts[0].batch.path.Store(q)
+		for k, t := range ts {
 			local := t.local
 			if c.Run == 0 {
 				local = local[c.Offset : c.Offset+c.Length]

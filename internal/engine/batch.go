@@ -8,8 +8,10 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/tideway-io/tideway/errs"
+	"github.com/tideway-io/tideway/transport"
 )
 
 // Result is how one request ended.
@@ -27,6 +29,7 @@ type Batch struct {
 	// cancels counts the calls of Cancel. A transfer that is on its way to the
 	// scheduler when it changes is cancelled by whoever brings it there.
 	cancels atomic.Uint32
+	path    atomic.Pointer[path] // where slices of it were posted last
 	mu      struct {
 		sync.Mutex
 		transfers []*transfer // in the order of Add
@@ -269,6 +272,11 @@ func (b *Batch) Wait(ctx context.Context) error {
 	if done {
 		return err
 	}
+	b.e.counts.waiters.Add(1)
+	defer b.e.counts.waiters.Add(-1)
+	if b.lead(ctx) {
+		return b.Err()
+	}
 	select {
 	case <-b.Done():
 		return b.Err()
@@ -278,6 +286,25 @@ func (b *Batch) Wait(ctx context.Context) error {
 		return b.Err()
 	}
 	return ended(ctx, "wait")
+}
+
+// leadTime bounds how long a waiter receives before it looks at its context.
+const leadTime = 10 * time.Millisecond
+
+// lead has the transport that the batch is on driven by this goroutine, while it
+// is the only one that waits and that brings ends, and reports whether the batch
+// is done. So the goroutine that wants the result is not woken by another one.
+func (b *Batch) lead(ctx context.Context) bool {
+	for ctx.Err() == nil && b.e.counts.waiters.Load() == 1 {
+		p, ok := transport.As[transport.Progressor](b.path.Load().endpoint())
+		if !ok || p.Progress(leadTime) == 0 {
+			break
+		}
+		if b.isDone() {
+			return true
+		}
+	}
+	return b.isDone()
 }
 
 func (b *Batch) isDone() bool {

@@ -12,6 +12,7 @@ import (
 // counts are the engine's totals. They live here once; inspection reads them.
 type counts struct {
 	batches                atomic.Int64
+	waiters                atomic.Int64  // goroutines in Wait
 	groups                 atomic.Uint64 // batches ever made
 	requests, refused      atomic.Uint64
 	bytesRead              atomic.Uint64

@@ -62,6 +62,7 @@ type Transport struct {
 	env                     transport.Env
 	log                     *slog.Logger
 	pools                   pools
+	spinner                 spinner
 	writePlaces, readPlaces *places       // buffers for files
 	look                    chan struct{} // to the watcher of inbound lanes
 	closing                 chan struct{} // ends it

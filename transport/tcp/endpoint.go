@@ -71,6 +71,7 @@ type Endpoint struct {
 	full    *errs.Error                // the error for "later"
 	opening []atomic.Bool              // by slot: open, being opened, or resting after a failure
 
+	patience patience      // with what Progress looks at; whoever has the spinner's
 	busy     chan struct{} // to the watcher: something was posted while it looked seldom
 	watched  atomic.Bool   // the watcher looks often
 	looked   time.Time     // when it last did; the watcher's

@@ -116,6 +116,7 @@ func (t *Transport) admit(c net.Conn, hello *wire.Greeting, full bool) (*inbound
 	}
 	tune(c)
 	in := &inbound{t: t, id: laneID{hello.From, hello.Session, uint64(hello.Lane)}, lane: newLane(k)}
+	in.lane.spinner, in.lane.lingers = &t.spinner, true
 	newTarget(in, hello.Features&uint64(wire.FeatureSums) != 0)
 	t.in.Lock()
 	defer t.in.Unlock()

@@ -53,14 +53,15 @@ type initiator struct {
 	note   notices
 	load   atomic.Uint64 // bytes accepted and not ended, for choosing a lane
 
-	rcv      receiver               // guarded by the lane's rx
-	incoming [][]byte               // destinations of the Data frame in hand, nil: drop; guarded by rx
-	outcomes []wire.Outcome         // parallel
-	first    uint64                 // sequence number of the first of them
-	reading  *outStream             // their stream, nil between frames
-	batch    []transport.Completion // found by got and not yet delivered; the receiver's
-	reply    bool                   // got found a reason to send; the receiver's
-	away     bool                   // the target wants the lane closed; the receiver's
+	rcv       receiver               // guarded by the lane's rx
+	incoming  [][]byte               // destinations of the Data frame in hand, nil: drop; guarded by rx
+	outcomes  []wire.Outcome         // parallel
+	first     uint64                 // sequence number of the first of them
+	reading   *outStream             // their stream, nil between frames
+	batch     []transport.Completion // found by got and not yet delivered; the receiver's
+	completed int                    // handed on so far; the receiver's
+	reply     bool                   // got found a reason to send; the receiver's
+	away      bool                   // the target wants the lane closed; the receiver's
 
 	snd     sender      // guarded by tx
 	frames  []sentFrame // of the plan in hand
@@ -111,6 +112,7 @@ func (i *initiator) park()           { i.rcv.park() }
 // deliver hands the completions that got found to the sink.
 func (i *initiator) deliver() bool {
 	if len(i.batch) > 0 {
+		i.completed += len(i.batch)
 		i.sink.Complete(i.batch)
 		clear(i.batch)
 		i.batch = i.batch[:0]

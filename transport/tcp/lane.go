@@ -39,11 +39,12 @@ type machine interface {
 // then the baton goes to the lane's writer, parked in the netpoller until there
 // is room. tx is never held while anything waits for the peer.
 //
-// Locks are taken in the order rx, tx, the machine's own.
+// Locks are taken in the order recv, rx, tx, the machine's own.
 type lane struct {
 	link link
 	m    machine
 
+	recv    sync.Mutex // the receiving: held over readv, got and deliver
 	rx, tx  sync.Mutex
 	want    atomic.Bool // something may have to be sent
 	blocked atomic.Bool // the socket is full, the writer waits for room
@@ -63,6 +64,13 @@ type lane struct {
 		sync.Mutex
 		cause error
 	}
+	spinner *spinner // of the transport; nil: never spins
+	lingers bool     // the receiver itself spins
+	spin    patience // guarded by recv
+	hushed  bool     // guarded by recv
+	part    int      // what step is to do; guarded by recv
+	found   int      // bytes that it received; guarded by recv
+
 	closing chan struct{} // closed by fail
 	ending  atomic.Bool   // the same, for hot paths
 	done    chan struct{} // closed when run has returned: the lane touches nothing any more
@@ -70,7 +78,7 @@ type lane struct {
 
 func newLane(k link) *lane {
 	l := &lane{link: k, wake: make(chan struct{}, 1), closing: make(chan struct{}), done: make(chan struct{})}
-	k.bind(l.readable, l.writable, l.flushNow)
+	k.bind(l.readable, l.writable, l.flushNow, l.step)
 	return l
 }
 
@@ -86,7 +94,10 @@ func (l *lane) run() {
 	l.broken = true // from here on nobody starts the writer
 	l.tx.Unlock()
 	l.writers.Wait()
-	l.m.down(l.cause())
+	l.recv.Lock() // from here on whoever would receive instead sees the end
+	cause := l.cause()
+	l.recv.Unlock()
+	l.m.down(cause)
 	_ = l.link.Close()
 	close(l.done)
 }
@@ -125,34 +136,50 @@ func (l *lane) cause() error {
 // ended. The socket is read until it says so: with edge-triggered polling a
 // short read alone could hide the end of the stream.
 func (l *lane) readable() bool {
+	l.recv.Lock()
+	defer l.recv.Unlock()
 	for !l.ending.Load() {
-		l.rx.Lock()
-		n, err := l.link.readv(l.m.space())
-		fault := l.m.got(n)
-		if err == errAgain {
-			l.m.park()
+		if l.receive() > 0 || l.lingers && l.linger() || l.unhush() && l.receive() > 0 {
+			continue
 		}
-		l.rx.Unlock()
-		if n > 0 {
-			l.heard.Add(1)
-			l.in.Add(uint64(n))
-			l.delivering.Store(true)
-			if l.m.deliver() {
-				l.want.Store(true)
-			}
-			l.delivering.Store(false)
-			l.pump()
-		}
-		switch {
-		case fault != nil:
-			l.fail(fault)
-		case err == errAgain:
+		if !l.ending.Load() {
 			return false
-		case err != nil:
-			l.fail(&errs.Error{Op: "receive", Reason: errs.LaneLost, Err: err})
 		}
 	}
 	return true
+}
+
+// receive takes what has come, at most what one call brings, and returns how much
+// that was: nothing if the socket is empty or the lane has ended. The caller holds
+// recv.
+func (l *lane) receive() int {
+	if l.ending.Load() {
+		return 0
+	}
+	l.rx.Lock()
+	n, err := l.link.readv(l.m.space())
+	fault := l.m.got(n)
+	if err == errAgain {
+		l.m.park()
+	}
+	l.rx.Unlock()
+	if n > 0 {
+		l.heard.Add(1)
+		l.in.Add(uint64(n))
+		l.delivering.Store(true)
+		if l.m.deliver() {
+			l.want.Store(true)
+		}
+		l.delivering.Store(false)
+		l.pump()
+	}
+	switch {
+	case fault != nil:
+		l.fail(fault)
+	case err != nil && err != errAgain:
+		l.fail(&errs.Error{Op: "receive", Reason: errs.LaneLost, Err: err})
+	}
+	return n
 }
 
 // post says that there is something to send and sends it, unless somebody else

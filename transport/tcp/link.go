@@ -19,8 +19,9 @@ var errAgain = errors.New("not now")
 // readv and writev are called only from inside the functions given to bind, so
 // that a closed descriptor's number is never somebody else's connection.
 type link interface {
-	// bind sets what waitRead, waitWrite and now call. It is called once, first.
-	bind(readable, writable func() bool, now func())
+	// bind sets what waitRead, waitWrite, now and poll call. It is called once,
+	// first.
+	bind(readable, writable func() bool, now, poll func())
 	// waitRead calls readable at once and whenever bytes may have come, until
 	// it returns true (then nil) or the link is closed.
 	waitRead() error
@@ -28,6 +29,12 @@ type link interface {
 	waitWrite() error
 	// now calls the third function once, or fails if the link is closed.
 	now() error
+	// poll calls the fourth function once, or fails if the link is closed.
+	poll() error
+	// hush has bytes that arrive wake nobody, or ends that; the end of the stream
+	// and many bytes still do. Its end is like an arrival if there are bytes. It
+	// is false where that cannot be had. It is called where readv is.
+	hush(on bool) bool
 	// readv fills to in order; errAgain, or io.EOF after the peer's last byte.
 	readv(to [][]byte) (int, error)
 	// writev sends from in order, perhaps only a part; errAgain if nothing.
@@ -67,21 +74,40 @@ type fdLink struct {
 	onRead  func(uintptr) bool
 	onWrite func(uintptr) bool
 	onNow   func(uintptr)
+	onPoll  func(uintptr)
 	rvec    iovecs // used by the reader alone
 	wvec    iovecs // used by the holder of the lane's baton alone
 }
 
-func (k *fdLink) bind(readable, writable func() bool, now func()) {
+func (k *fdLink) bind(readable, writable func() bool, now, poll func()) {
 	k.onRead = func(uintptr) bool { return readable() }
 	k.onWrite = func(uintptr) bool { return writable() }
 	k.onNow = func(uintptr) { now() }
+	k.onPoll = func(uintptr) { poll() }
 }
 
 func (k *fdLink) waitRead() error  { return k.raw.Read(k.onRead) }
 func (k *fdLink) waitWrite() error { return k.raw.Write(k.onWrite) }
 func (k *fdLink) now() error       { return k.raw.Control(k.onNow) }
+func (k *fdLink) poll() error      { return k.raw.Control(k.onPoll) }
 func (k *fdLink) stop()            { _ = k.conn.SetDeadline(time.Unix(1, 0)) }
 func (k *fdLink) Close() error     { return k.conn.Close() }
+
+// hushMark is how many bytes wake the netpoller all the same while a link is
+// hushed.
+const hushMark = 256 << 10
+
+// hush raises the socket's low-water mark: the netpoller's descriptor set is not
+// told of what stays below it, so no thread of this process gets up for bytes
+// that somebody who does not sleep will take anyway. When the mark is lowered the
+// kernel tells of what is there (since Linux 4.18).
+func (k *fdLink) hush(on bool) bool {
+	mark := 1
+	if on {
+		mark = hushMark
+	}
+	return unix.SetsockoptInt(k.fd, unix.SOL_SOCKET, unix.SO_RCVLOWAT, mark) == nil
+}
 
 func (k *fdLink) readv(to [][]byte) (int, error) {
 	n, e := k.rvec.call(unix.SYS_READV, k.fd, to)

@@ -279,7 +279,7 @@ func (c *memConn) Write(p []byte) (total int, err error) {
 	return total, nil
 }
 
-func (c *memConn) bind(readable, writable func() bool, now func()) {
+func (c *memConn) bind(readable, writable func() bool, now, _ func()) {
 	c.readable, c.writable, c.onNow = readable, writable, now
 }
 
@@ -307,6 +307,10 @@ func (c *memConn) wait(f, ready func() bool) error {
 		}
 	}
 }
+
+// Nobody spins on a link in memory: in a bubble no time would pass.
+func (c *memConn) poll() error    { return nil }
+func (c *memConn) hush(bool) bool { return false }
 
 func (c *memConn) now() error {
 	c.net.mu.Lock()
