@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tideway-io/tideway"
+	"github.com/tideway-io/tideway/inspect"
 	"github.com/tideway-io/tideway/internal/testenv"
 	"github.com/tideway-io/tideway/segment"
 )
@@ -56,6 +57,89 @@ func TestSharedMemoryIsTheDefault(t *testing.T) {
 				t.Errorf("%s over %s: the bytes did not arrive", name, want)
 			}
 		}
+	}
+}
+
+// TestAttachDenied: where one side may not read the other's memory, what is not
+// mapped goes by tcp, in both directions and with the right bytes.
+func TestAttachDenied(t *testing.T) {
+	const size = 300_000
+	key := testenv.KeyOf(271, 0)
+	tg := startTarget(t, spec{Config: targetConfig{NoAttach: true}, Buffers: []targetBuffer{
+		{Name: "kv", Size: size, Access: segment.ReadWrite, Key: key}, {Name: "heap", Size: size, Access: segment.ReadWrite, Key: key, Heap: true},
+	}})
+	e := open(t, everything())
+	own := make([]byte, size)
+	testenv.Fill(own, testenv.KeyOf(272, 0), 0)
+	if _, err := e.Register(own, tideway.BufferOptions{Name: "heap", Access: segment.ReadWrite}); err != nil {
+		t.Fatal(err)
+	}
+	tg.must("pull %s heap 272 0 %d", e.Addr(), size) // it may not read this process
+	for name, want := range map[string][2]string{"kv": {"shm", "shm"}, "heap": {"shm", "tcp"}} {
+		_, b := find(t, e, tg.Addr, name)
+		p := make([]byte, size)
+		if got := carried(t, e, tideway.Request{Op: tideway.Read, Local: tideway.Bytes(p), Remote: b.At(0)}); got != want[0] {
+			t.Errorf("%s is read by %s, want %s", name, got, want[0])
+		}
+		if err := testenv.Verify(p, key, 0); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		testenv.Fill(p, testenv.KeyOf(273, 0), 0)
+		if got := carried(t, e, tideway.Request{Op: tideway.Write, Local: tideway.Bytes(p), Remote: b.At(0)}); got != want[1] {
+			t.Errorf("%s is written by %s, want %s", name, got, want[1])
+		}
+		tg.must("verify %s 273 0 0 %d", name, size)
+	}
+	snap := e.Inspect()
+	if i := slices.IndexFunc(snap.Peers, func(p inspect.Peer) bool {
+		return slices.ContainsFunc(p.Paths, func(q inspect.Path) bool {
+			return q.Transport == "shm" && len(q.Rails) == 1 && strings.Contains(q.Rails[0].Remote, "not permitted")
+		})
+	}); i < 0 {
+		t.Errorf("no path says what is not permitted: %+v", snap.Peers)
+	}
+}
+
+// carried does one request and returns the transport that carried it.
+func carried(t *testing.T, e *tideway.Engine, r tideway.Request) (by string) {
+	t.Helper()
+	b, err := e.Submit(t.Context(), r)
+	if err == nil {
+		err = b.Wait(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range b.Results() {
+		by = r.Transport
+	}
+	return by
+}
+
+// TestExplainOutOfReach: a peer of another user goes by tcp, and Explain says why.
+func TestExplainOutOfReach(t *testing.T) {
+	testenv.NeedRoot(t)
+	tg := startTarget(t, spec{Config: targetConfig{UID: 65534}, Buffers: []targetBuffer{{Name: "kv", Size: 4096, Access: segment.ReadWrite}}})
+	e := open(t, everything())
+	_, kv := find(t, e, tg.Addr, "kv")
+	req := tideway.Request{Op: tideway.Write, Local: tideway.Bytes(pattern(4096, testenv.KeyOf(274, 0), 0)), Remote: kv.At(0)}
+	reason := func() string {
+		x, err := e.Explain(t.Context(), req)
+		if err != nil || x.Err != nil {
+			t.Fatal(err, x.Err)
+		}
+		i := slices.IndexFunc(x.Candidates, func(c tideway.Candidate) bool { return c.Transport == "shm" })
+		return x.Candidates[i].Reason
+	}
+	if got := reason(); got != "first choice" {
+		t.Errorf("before it was tried, shm is explained by %q", got)
+	}
+	if by := carried(t, e, req); by != "tcp" {
+		t.Errorf("carried by %s, want tcp", by)
+	}
+	tg.must("verify kv 274 0 0 4096")
+	if got := reason(); !strings.Contains(got, "user 65534") {
+		t.Errorf("shm is explained by %q, want that the peer runs as user 65534", got)
 	}
 }
 

@@ -169,7 +169,7 @@ type Explanation struct {
 type Candidate struct {
 	Transport string
 	Chosen    bool
-	Reason    string
+	Reason    string // where it was tried and has failed since, with why
 }
 
 // Inspect returns the engine's state at this instant.

@@ -36,6 +36,21 @@ type targetConfig struct {
 	Listen, Advertise, Interface string
 	StallTimeout                 time.Duration
 	Lanes                        int
+	UID                          int  // the user that it becomes, 0: stays
+	NoAttach                     bool // it may not read other processes
+}
+
+// become makes this process what a target is to be.
+func (c *targetConfig) become() error {
+	if c.UID != 0 {
+		if err := syscall.Setuid(c.UID); err != nil {
+			return err
+		}
+	}
+	if c.NoAttach {
+		return testenv.DenyAttach()
+	}
+	return nil
 }
 
 type targetBuffer struct {
@@ -63,6 +78,9 @@ func TestMain(m *testing.M) {
 func serveTarget(in string, stdin io.Reader, stdout io.Writer) error {
 	var s spec
 	if err := json.Unmarshal([]byte(in), &s); err != nil {
+		return err
+	}
+	if err := s.Config.become(); err != nil {
 		return err
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)

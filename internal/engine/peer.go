@@ -88,6 +88,20 @@ func (p *peer) find(tr *opened) *path {
 	return nil
 }
 
+// trouble is the last failure of the path over tr since it was connected, nil if
+// there is none, or no such path.
+func (p *peer) trouble(tr *opened) error {
+	p.mu.Lock()
+	q := p.find(tr)
+	p.mu.Unlock()
+	if q == nil {
+		return nil
+	}
+	var info core.PathInfo
+	p.shard.look(q.id, &info)
+	return info.Err
+}
+
 // connect opens an endpoint. It blocks.
 func (q *path) connect(ctx context.Context) (transport.Endpoint, error) {
 	ctx, cancel := context.WithTimeout(ctx, q.peer.e.cfg.ConnectTimeout)

@@ -185,10 +185,13 @@ func (e *Engine) Explain(ctx context.Context, r Request) (Explanation, error) {
 	}
 	x.Peer, x.Err = t.view.peer.addr(), t.permitted()
 	for _, v := range selector.Explain(t.pair(), e.candidates) {
-		x.Candidates = append(x.Candidates, Candidate{v.Name, v.Rung >= 0, v.Reason})
 		if v.Rung >= 0 {
 			x.Chosen = append(x.Chosen, v.Name)
+			if why := t.view.peer.trouble(e.transports.find(v.Name)); why != nil {
+				v.Reason += "; it has failed: " + why.Error()
+			}
 		}
+		x.Candidates = append(x.Candidates, Candidate{v.Name, v.Rung >= 0, v.Reason})
 	}
 	return x, nil
 }

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tideway-io/tideway/errs"
 	"github.com/tideway-io/tideway/internal/registry"
 	"github.com/tideway-io/tideway/internal/testenv"
@@ -34,6 +36,7 @@ type nature struct {
 	Root  string        // its root directory
 	NetNS bool          // a network namespace of its own
 	PidNS bool          // a process namespace of its own
+	Open  bool          // others of its user may look into it, which a new UID forbids
 }
 
 // become makes the process what n says.
@@ -53,7 +56,12 @@ func (n *nature) become() error {
 		}
 	}
 	if n.UID != 0 {
-		return syscall.Setuid(n.UID)
+		if err := syscall.Setuid(n.UID); err != nil {
+			return err
+		}
+	}
+	if n.Open {
+		return unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0)
 	}
 	return nil
 }

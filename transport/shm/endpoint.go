@@ -77,9 +77,16 @@ func (e *endpoint) start() {
 	e.receiving.Go(func() { e.lose(errs.LaneLost, e.receive()) })
 }
 
-// Rails implements transport.Endpoint.
+// Rails implements transport.Endpoint. What keeps memory that Alloc did not make
+// from being reached stands behind the peer's process.
 func (e *endpoint) Rails() []transport.Rail {
-	return []transport.Rail{{Local: Name, Remote: fmt.Sprintf("pid %d", e.pid)}}
+	to := fmt.Sprintf("pid %d", e.pid)
+	for _, why := range []error{e.noRead, e.noPull} {
+		if why != nil {
+			to += ": " + why.Error()
+		}
+	}
+	return []transport.Rail{{Local: Name, Remote: to}}
 }
 
 // enter counts a Post in, and binds the buffer of its first slice, if it has one,

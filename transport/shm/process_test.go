@@ -380,6 +380,43 @@ func TestElsewhere(t *testing.T) {
 	})
 }
 
+// TestNotDumpable: two unprivileged processes of one user, of which only one lets
+// others look into it. Mapped memory does not mind; attach works the one way only.
+func TestNotDumpable(t *testing.T) {
+	testenv.NeedRoot(t)
+	const size = 100_000
+	open, shut := spawn(t, nature{UID: 65534, Open: true}), spawn(t, nature{UID: 65534})
+	for _, c := range []struct {
+		name        string
+		owner, peer *process
+		op          transport.Op
+		heap        errs.Code
+	}{
+		{"read what is open", open, shut, transport.Read, errs.OK},
+		{"write from what is shut", open, shut, transport.Write, errs.Unsupported},
+		{"read what is shut", shut, open, transport.Read, errs.Unsupported},
+		{"write from what is open", shut, open, transport.Write, errs.OK},
+	} {
+		c.peer.ask(nil, command{Do: "connect", Card: c.owner.card})
+		for kind, want := range map[string]errs.Code{"alloc": errs.OK, "heap": c.heap} {
+			b := c.owner.buffer(kind, kind, size, segment.ReadWrite)
+			c.owner.ask(nil, command{Do: "fill", Name: kind, Key: 1})
+			key := uint64(1)
+			if c.op == transport.Write {
+				key = 2
+			}
+			if got := c.peer.code(command{Op: c.op, Card: c.owner.card, Buffer: b, Size: size, Key: key}); got != want.String() {
+				t.Errorf("%s, %s: %s, want %v", c.name, kind, got, want)
+			}
+			if want != errs.OK {
+				key = 1 // nothing has changed
+			}
+			c.owner.ask(nil, command{Do: "verify", Name: kind, Size: size, Key: key})
+			c.owner.ask(nil, command{Do: "close", Name: kind})
+		}
+	}
+}
+
 // TestEmptyRoot runs a child that has no /proc, no /dev/shm, nothing.
 func TestEmptyRoot(t *testing.T) {
 	testenv.NeedRoot(t)
