@@ -2,6 +2,7 @@ package tideway_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -114,6 +115,29 @@ func carried(t *testing.T, e *tideway.Engine, r tideway.Request) (by string) {
 		by = r.Transport
 	}
 	return by
+}
+
+// TestManySmallAllocs: small buffers beyond what descriptors allow are made all
+// the same, of memory that is not mapped, and leave descriptors for connections.
+func TestManySmallAllocs(t *testing.T) {
+	const files, buffers = 240, 230
+	s := spec{Config: targetConfig{Files: files}}
+	for i := range uint64(buffers) {
+		s.Buffers = append(s.Buffers, targetBuffer{Name: fmt.Sprint("kv", i), Size: 4096, Access: segment.ReadWrite, Key: testenv.KeyOf(275, i)})
+	}
+	tg := startTarget(t, s)
+	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", tg.cmd.Process.Pid))
+	if err != nil || len(fds) < files/2 || len(fds) > files/2+30 {
+		t.Errorf("the target has %d descriptors open for %d buffers (%v), want %d and a few", len(fds), buffers, err, files/2)
+	}
+	for _, cfg := range []tideway.Config{everything(), {Transports: []string{"memory", "tcp"}}} {
+		e := open(t, cfg)
+		for _, i := range []uint64{0, buffers / 2, buffers - 1} {
+			if err := pull(t.Context(), e, tg.Addr, fmt.Sprint("kv", i), testenv.KeyOf(275, i), 4096); err != nil {
+				t.Errorf("buffer %d of %d: %v", i, buffers, err)
+			}
+		}
+	}
 }
 
 // TestExplainOutOfReach: a peer of another user goes by tcp, and Explain says why.

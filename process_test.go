@@ -38,10 +38,16 @@ type targetConfig struct {
 	Lanes                        int
 	UID                          int  // the user that it becomes, 0: stays
 	NoAttach                     bool // it may not read other processes
+	Files                        int  // descriptors that it may have, 0: as many as this process
 }
 
 // become makes this process what a target is to be.
 func (c *targetConfig) become() error {
+	if c.Files != 0 {
+		if err := limitFiles(c.Files); err != nil {
+			return err
+		}
+	}
 	if c.UID != 0 {
 		if err := syscall.Setuid(c.UID); err != nil {
 			return err

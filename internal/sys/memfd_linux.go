@@ -15,6 +15,13 @@ const (
 	SealSeals  = unix.F_SEAL_SEAL         // no more seals
 )
 
+// MostFiles is how many descriptors this process may have.
+func MostFiles() uint64 {
+	var limit unix.Rlimit
+	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) // cannot fail: the limit exists, and so does its place
+	return limit.Cur
+}
+
 // NewMemfd makes a memfd of size zero bytes with seals, and returns its
 // descriptor, which is closed on exec. It has no name in any file system and
 // ends with its last descriptor and mapping. The name is for /proc/PID/maps.

@@ -31,16 +31,28 @@ func (a *allocation) addr() uint64 { return uint64(mem.Addr(a.mem)) }
 // allocations are the memory that Alloc made and the registrations that peers
 // know.
 type allocations struct {
-	ids atomic.Uint64
-	mu  struct {
+	ids  atomic.Uint64
+	most int       // allocations, each of which keeps a descriptor
+	full sync.Once // it was said that there are so many
+	mu   struct {
 		sync.Mutex
+		held   int // allocations, those that are being made included
 		byAddr []*allocation
 		byID   map[uint64]*allocation
 		within map[segment.Key]*allocation // of registrations that peers may map
 	}
 }
 
+// half is the part of limit, a limit of descriptors, that allocations may take:
+// the rest is for connections and for the application.
+func half(limit uint64) int { return int(min(limit/2, maxAllocations)) }
+
+// maxAllocations bounds the allocations of an engine, however many descriptors it
+// may have.
+const maxAllocations = 1 << 16
+
 func (o *allocations) init() {
+	o.most = half(sys.MostFiles())
 	o.mu.byID, o.mu.within = map[uint64]*allocation{}, map[segment.Key]*allocation{}
 }
 
@@ -57,7 +69,8 @@ func (o *allocations) init() {
 //
 // It fails with errs.Invalid for a length of 0 or beyond mem.MaxAlloc, with
 // errs.Unsupported for a location that is no host memory, with errs.Overloaded
-// where there is no room.
+// where there is no room, or half of the descriptors that the process may have are
+// taken by allocations; the first time that is logged.
 func (t *Transport) Alloc(n uint64, at topology.Location) (b []byte, free func() error, err error) {
 	if n == 0 || n > mem.MaxAlloc {
 		return nil, nil, refuse(errs.Invalid, "allocate", "length %d: want 1 to %d bytes", n, uint64(mem.MaxAlloc))
@@ -65,10 +78,17 @@ func (t *Transport) Alloc(n uint64, at topology.Location) (b []byte, free func()
 	if kind := at.Kind(); at != "" && at != topology.Any && kind != "cpu" {
 		return nil, nil, refuse(errs.Unsupported, "allocate", "location %q: only host memory can be shared", at)
 	}
+	if !t.own.reserve() {
+		t.own.full.Do(func() {
+			t.log.Warn("memory is allocated that same-host peers cannot map", "allocations", t.own.most, "reason", "each keeps a descriptor, and half of the limit is taken", "fix", fewer)
+		})
+		return nil, nil, refuse(errs.Overloaded, "allocate", "%d allocations keep a descriptor each, the limit: %s", t.own.most, fewer)
+	}
 	page := uint64(os.Getpagesize())
 	size := int((n + page - 1) &^ (page - 1))
 	a, unmap, err := newAllocation(size)
 	if err != nil {
+		t.own.unreserve()
 		e := refuse(errs.Overloaded, "allocate", "%d bytes of memory that peers can map: lower the length, or raise the limit of descriptors (ulimit -n), file size (ulimit -f) or memory (cgroup)", n)
 		e.Err = err
 		return nil, nil, e
@@ -77,9 +97,31 @@ func (t *Transport) Alloc(n uint64, at topology.Location) (b []byte, free func()
 	t.own.put(a)
 	free = sync.OnceValue(func() error {
 		t.own.remove(a)
+		defer t.own.unreserve()
 		return cmp.Or(unmap(), sys.Close(a.fd))
 	})
 	return a.mem[:n:n], free, nil
+}
+
+// fewer is what to do about too many allocations.
+const fewer = "allocate larger pieces and register parts of them, or raise the limit of descriptors (ulimit -n)"
+
+// reserve counts an allocation in, if there is room.
+func (o *allocations) reserve() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.mu.held >= o.most {
+		return false
+	}
+	o.mu.held++
+	return true
+}
+
+// unreserve counts one out.
+func (o *allocations) unreserve() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.mu.held--
 }
 
 func newAllocation(size int) (a *allocation, unmap func() error, err error) {

@@ -1,8 +1,10 @@
 package shm
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"strconv"
 	"strings"
@@ -340,5 +342,38 @@ func TestNotForMemoryOfDevices(t *testing.T) {
 		if attrs, err := e.tr.Register(context.Background(), &b); attrs != nil || err != nil {
 			t.Errorf("%s: %x, %v", b.Location, attrs, err)
 		}
+	}
+}
+
+// TestMostAllocations: allocations leave half of the descriptors alone, say what
+// to do, and take in again what is freed.
+func TestMostAllocations(t *testing.T) {
+	for limit, want := range map[uint64]int{0: 0, 1: 0, 1024: 512, 1 << 20: maxAllocations, unix.RLIM_INFINITY: maxAllocations} {
+		if got := half(limit); got != want {
+			t.Errorf("of %d descriptors, allocations may take %d, want %d", limit, got, want)
+		}
+	}
+	var said bytes.Buffer
+	e := start(t, options{logger: slog.New(slog.NewTextHandler(&said, nil))})
+	const most = 5
+	e.tr.own.most = most
+	var all []*registry.Buffer
+	for range most {
+		all = append(all, e.must(e.alloc("", 4096, segment.ReadWrite)))
+	}
+	for range 2 {
+		if _, err := e.alloc("", 4096, segment.ReadWrite); !errors.Is(err, errs.ErrOverloaded) || !strings.Contains(err.Error(), "5 allocations") || !strings.Contains(err.Error(), "ulimit -n") {
+			t.Errorf("one more: %v", err)
+		}
+	}
+	if n := strings.Count(said.String(), "cannot map"); n != 1 {
+		t.Errorf("it was said %d times, want once: %s", n, said.String())
+	}
+	if err := all[0].Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	e.must(e.alloc("", 4096, segment.ReadWrite))
+	if e.tr.own.mu.held != most {
+		t.Errorf("%d are counted, want %d", e.tr.own.mu.held, most)
 	}
 }
