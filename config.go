@@ -63,8 +63,13 @@ type Config struct {
 	// Retries is how often one transfer may be tried again after a failure that
 	// allows it. Default 3; negative: never.
 	Retries int
-	// Lanes is the number of bulk connections to a peer. Default 1, at most 16.
+	// Lanes is the number of bulk connections to a peer, on each rail. Default 1,
+	// at most 16.
 	Lanes int
+	// Rails is how many rails, pairs of network interfaces, are used to one peer
+	// at once, where both sides have several. Default 4, at most 8; 1: only the
+	// advertised address.
+	Rails int
 	// DisableChecksum turns payload checksums off on wires that this engine
 	// initiates.
 	DisableChecksum bool

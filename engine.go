@@ -32,7 +32,7 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 		Listen:   cfg.Listen, PortFallback: cfg.PortFallback, Advertise: cfg.Advertise, Interface: cfg.Interface,
 		Name: cfg.Name, Metadata: cfg.Metadata, Cluster: cfg.Cluster, MetadataTTL: cfg.MetadataTTL, Drivers: drivers, Transports: cfg.Transports,
 		StallTimeout: cfg.StallTimeout, ConnectTimeout: cfg.ConnectTimeout, DrainTimeout: cfg.DrainTimeout,
-		MaxRequests: cfg.MaxRequests, MaxBytes: cfg.MaxBytes, Retries: cfg.Retries, Lanes: cfg.Lanes,
+		MaxRequests: cfg.MaxRequests, MaxBytes: cfg.MaxBytes, Retries: cfg.Retries, Lanes: cfg.Lanes, Rails: cfg.Rails,
 		DisableChecksum: cfg.DisableChecksum, MaxPeerConns: cfg.MaxPeerConns, MaxNotifications: cfg.MaxNotifications,
 		Logger: cfg.Logger,
 	}

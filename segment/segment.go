@@ -94,6 +94,7 @@ type Desc struct {
 	Incarnation Incarnation
 	Version     uint64            // grows with each change in one incarnation
 	Addr        string            // native host:port; empty: the peer does not speak the native wire
+	Addrs       []string          // further host:ports of the same listener, IP addresses, for more rails
 	Transports  []string          // names of the transports that the owner has open
 	Features    []string          // optional native features
 	Buffers     []Buffer          // sorted by Addr, then Name

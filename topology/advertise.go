@@ -22,7 +22,23 @@ type Choice struct {
 // before IPv6. The reason is a sentence for people: what was taken, why, and
 // what was passed over.
 func Advertise(nics []NIC, routes []Route, choice Choice) (addr netip.Addr, reason string, err error) {
-	var found []candidate
+	found := candidates(nics, routes, choice)
+	if len(found) == 0 {
+		return netip.Addr{}, "", choice.none(nics)
+	}
+	best := found[0]
+	reason = fmt.Sprintf("%s of %s: %s", best.addr, best.nic.Name, best.why)
+	if choice.Interface != "" {
+		reason += "; only this interface was asked for"
+	}
+	if others := passedOver(found); others != "" {
+		reason += "; passed over " + others
+	}
+	return best.addr, reason, nil
+}
+
+// candidates lists what may be advertised, the best first.
+func candidates(nics []NIC, routes []Route, choice Choice) (found []candidate) {
 	for i := range nics {
 		n := &nics[i]
 		if choice.Interface != "" && n.Name != choice.Interface {
@@ -34,19 +50,8 @@ func Advertise(nics []NIC, routes []Route, choice Choice) (addr netip.Addr, reas
 			}
 		}
 	}
-	if len(found) == 0 {
-		return netip.Addr{}, "", choice.none(nics)
-	}
 	slices.SortStableFunc(found, func(a, b candidate) int { return slices.Compare(a.rank[:], b.rank[:]) })
-	best := found[0]
-	reason = fmt.Sprintf("%s of %s: %s", best.addr, best.nic.Name, best.why)
-	if choice.Interface != "" {
-		reason += "; only this interface was asked for"
-	}
-	if others := passedOver(found); others != "" {
-		reason += "; passed over " + others
-	}
-	return best.addr, reason, nil
+	return found
 }
 
 // candidate is one address with what decides, the most important first.

@@ -12,6 +12,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"time"
 
 	"github.com/tideway-io/tideway/errs"
@@ -190,6 +191,11 @@ type Env struct {
 	// Dial connects to host:port, resolving the name anew, with the engine's
 	// connect timeout.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
+	// Ways lists the ways to a peer that do not share a network interface at both
+	// ends, with Config.Rails at most; nil means that there is nothing to choose,
+	// and Dial will do. DialWay is Dial over one of them.
+	Ways    func(peer *segment.Desc) []Way
+	DialWay func(ctx context.Context, w Way) (net.Conn, error)
 	// Accept hands the transport those connections to the engine's listener
 	// that start with preface; the preface has been read. handle takes over the
 	// connection and runs in a goroutine of its own that Close of the engine
@@ -208,6 +214,13 @@ type Env struct {
 	Answer func(func(ctx context.Context, from segment.Incarnation, body []byte) ([]byte, error))
 
 	Limits Limits
+}
+
+// Way is the two ends of one network path.
+type Way struct {
+	Interface string     // of this host; empty: the kernel's routes decide
+	Local     netip.Addr // of the interface; invalid without one
+	Remote    string     // host:port
 }
 
 // Self is the engine's identity.

@@ -226,12 +226,22 @@ func (s *Shard) refusal(now Time, pi, ti uint32, waits bool, a Attempt, out *Act
 	case r.slice == later:
 		p.blocked = true
 	case r.scope == pathToo:
-		if p.state == Up {
+		if p.state == Up && !p.otherRail(now, a) {
 			s.losePath(now, pi, a, out)
 		}
 	case waits:
 		s.setback(now, ti, r.slice, a, out)
 	}
+}
+
+// otherRail rests the rail that refused a slice because it is lost, and reports
+// whether others are left.
+func (p *path) otherRail(now Time, a Attempt) bool {
+	if a.Code != errs.LaneLost || p.rails.Len() == 1 {
+		return false
+	}
+	p.rails.At(a.Rail).Fail(int64(now))
+	return p.rails.Trusted(int64(now))
 }
 
 func (s *Shard) touch(pi uint32) {

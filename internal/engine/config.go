@@ -47,6 +47,7 @@ type Config struct {
 	MaxBytes         int64
 	Retries          int
 	Lanes            int
+	Rails            int
 	DisableChecksum  bool
 	MaxPeerConns     int
 	MaxNotifications int
@@ -58,6 +59,7 @@ type Config struct {
 // Bounds of what a configuration may ask for.
 const (
 	maxLanes    = 16
+	maxRails    = 8
 	maxRequests = 1 << 24
 	maxTimeout  = time.Hour
 )
@@ -72,6 +74,7 @@ func (c *Config) fill() error {
 	def(&c.MaxBytes, math.MaxInt64)
 	def(&c.Retries, 3)
 	def(&c.Lanes, 1)
+	def(&c.Rails, 4)
 	def(&c.MaxPeerConns, 4096)
 	def(&c.MaxNotifications, 1024)
 	c.Retries = max(c.Retries, 0)
@@ -98,7 +101,7 @@ func (c *Config) fill() error {
 		name       string
 		value, top int
 	}{
-		{"MaxRequests", c.MaxRequests, maxRequests}, {"Lanes", c.Lanes, maxLanes},
+		{"MaxRequests", c.MaxRequests, maxRequests}, {"Lanes", c.Lanes, maxLanes}, {"Rails", c.Rails, maxRails},
 		{"MaxPeerConns", c.MaxPeerConns, 1 << 20}, {"MaxNotifications", c.MaxNotifications, 1 << 20},
 	} {
 		if n.value < 1 || n.value > n.top {

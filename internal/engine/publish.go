@@ -27,7 +27,7 @@ func (e *Engine) ownDesc() *segment.Desc {
 // about the one who asks.
 func (e *Engine) bareDesc() *segment.Desc {
 	d := &segment.Desc{
-		Name: e.name, Incarnation: e.incarnation, Addr: e.Addr(), Host: e.host, Protocol: "tcp", TCPVersion: 2,
+		Name: e.name, Incarnation: e.incarnation, Addr: e.Addr(), Addrs: e.listener.Others(), Host: e.host, Protocol: "tcp", TCPVersion: 2,
 	}
 	for _, t := range e.transports.open {
 		if c := t.transport.Caps(); !c.OwnOnly && !c.Foreign {

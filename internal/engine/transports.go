@@ -76,7 +76,7 @@ func (e *Engine) env(name string) transport.Env {
 	return transport.Env{
 		Sink: e, Memory: e.local, Logger: e.log.With("transport", name), Now: time.Now, Rand: e.rand,
 		Self: transport.Self{Incarnation: e.incarnation, Name: e.Name},
-		Dial: e.dialer.Dial,
+		Dial: e.dialer.Dial, Ways: e.ways, DialWay: e.dialWay,
 		Accept: func(preface [8]byte, handle func(net.Conn)) error {
 			return e.listener.Handle(preface, handle)
 		},

@@ -105,34 +105,40 @@ func explainBind(host string, port uint16, err error) error {
 	return e
 }
 
-// advertise decides what peers are told to dial.
-func advertise(opts *Options, bound netip.AddrPort) (hostport, reason string, err error) {
+// maxOthers is how many further addresses are told besides the advertised one.
+const maxOthers = 7
+
+// advertise decides what peers are told to dial, and where else they may.
+func advertise(opts *Options, bound netip.AddrPort) (hostport, reason string, others []string, err error) {
 	if opts.Advertise != "" {
 		host, port, err := dialable(opts.Advertise, bound.Port())
 		if err != nil {
-			return "", "", err
+			return "", "", nil, err
 		}
-		return JoinAddr(host, port), "asked for", nil
+		return JoinAddr(host, port), "asked for", nil, nil
 	}
 	addr := bound.Addr().Unmap()
 	if !addr.IsUnspecified() && opts.Interface != "" {
-		return "", "", errs.New(errs.Invalid, "advertise", "interface %q asked for, but only %s is bound; listen on 0.0.0.0 or [::] to choose by interface", opts.Interface, addr)
+		return "", "", nil, errs.New(errs.Invalid, "advertise", "interface %q asked for, but only %s is bound; listen on 0.0.0.0 or [::] to choose by interface", opts.Interface, addr)
 	}
 	if !addr.IsUnspecified() {
-		return JoinAddr(addr.String(), bound.Port()), "the address that is bound", nil
+		return JoinAddr(addr.String(), bound.Port()), "the address that is bound", nil, nil
 	}
 	nics, routes, err := opts.Network()
 	if err != nil {
-		return "", "", fmt.Errorf("choose the address to advertise: %w", err)
+		return "", "", nil, fmt.Errorf("choose the address to advertise: %w", err)
 	}
 	choice := topology.Choice{Interface: opts.Interface, No6: addr.Is4()}
 	best, reason, err := topology.Advertise(nics, routes, choice)
 	if err != nil {
 		e := errs.New(errs.Invalid, "choose the address to advertise", "bind a specific address, or say which to advertise")
 		e.Err = err
-		return "", "", e
+		return "", "", nil, e
 	}
-	return JoinAddr(best.String(), bound.Port()), reason, nil
+	for _, a := range topology.Others(nics, routes, choice, best, maxOthers) {
+		others = append(others, JoinAddr(a.String(), bound.Port()))
+	}
+	return JoinAddr(best.String(), bound.Port()), reason, others, nil
 }
 
 // dialable is ParseAddr of what peers are told to dial.
@@ -163,8 +169,8 @@ func CheckAdvertise(s string) error {
 	return err
 }
 
-// hostNetwork lists what the kernel has.
-func hostNetwork() ([]topology.NIC, []topology.Route, error) {
+// Network lists this host's interfaces and default routes.
+func Network() ([]topology.NIC, []topology.Route, error) {
 	nics, err := topology.Interfaces(os.DirFS("/sys"))
 	if err != nil {
 		return nil, nil, err

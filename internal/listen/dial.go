@@ -62,6 +62,27 @@ func (d *Dialer) Dial(ctx context.Context, addr string) (net.Conn, error) {
 	return conn, nil
 }
 
+// DialFrom is Dial to an IP address from an address of this host. What goes out
+// then leaves through the interface, if the system lets this process say so; else
+// the kernel's routes for that address decide.
+func (d *Dialer) DialFrom(ctx context.Context, local netip.Addr, device, addr string) (net.Conn, error) {
+	to, err := netip.ParseAddrPort(addr)
+	if err != nil {
+		return nil, errs.New(errs.Invalid, "dial", "%q from %s: want an IP address and a port", addr, local)
+	}
+	inner, cancel := context.WithTimeout(ctx, cmp.Or(d.Timeout, 5*time.Second))
+	defer cancel()
+	nd := net.Dialer{
+		LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(local, 0)),
+		Control:   func(_, _ string, c syscall.RawConn) error { return bindTo(c, device) },
+	}
+	conn, err := nd.DialContext(inner, "tcp", to.String())
+	if err != nil {
+		return nil, d.explain(ctx, addr, err)
+	}
+	return conn, nil
+}
+
 func (d *Dialer) resolve(ctx context.Context, host string) ([]netip.Addr, error) {
 	if a, err := netip.ParseAddr(host); err == nil {
 		return []netip.Addr{a}, nil

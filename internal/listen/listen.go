@@ -50,6 +50,7 @@ type Listener struct {
 	bound      string
 	advertised string
 	reason     string
+	others     []string
 	stopping   chan struct{}
 	wg         sync.WaitGroup
 
@@ -78,7 +79,7 @@ func Open(ctx context.Context, opts Options) (*Listener, error) {
 		opts.Logger = slog.Default()
 	}
 	if opts.Network == nil {
-		opts.Network = hostNetwork
+		opts.Network = Network
 	}
 	tcp, bound, err := bind(ctx, &opts)
 	if err != nil {
@@ -87,7 +88,7 @@ func Open(ctx context.Context, opts Options) (*Listener, error) {
 	l := &Listener{opts: opts, log: opts.Logger, tcp: tcp, bound: bound.String(), stopping: make(chan struct{})}
 	l.mu.handlers = make(map[[PrefaceSize]byte]func(net.Conn))
 	l.mu.conns = make(map[net.Conn]struct{})
-	if l.advertised, l.reason, err = advertise(&opts, bound); err != nil {
+	if l.advertised, l.reason, l.others, err = advertise(&opts, bound); err != nil {
 		_ = tcp.Close()
 		return nil, err
 	}
@@ -111,6 +112,11 @@ func (l *Listener) Addr() string { return l.bound }
 
 // Advertised returns the host:port that peers dial, and why it is this one.
 func (l *Listener) Advertised() (hostport, reason string) { return l.advertised, l.reason }
+
+// Others returns further host:ports at which peers reach the listener, one of
+// each other network interface; none unless it is bound to every address and
+// what to advertise was left to it.
+func (l *Listener) Others() []string { return l.others }
 
 // Handle hands on those connections that start with preface, which has been
 // read. handle owns the connection for as long as it runs, in a goroutine of its

@@ -158,6 +158,8 @@ func (r *reader) native() error {
 		switch key {
 		case "addr":
 			d.Addr = c.text()
+		case "addrs":
+			d.Addrs = c.list()
 		case "attrs":
 			d.Attrs = c.attrs()
 		case "buffers":

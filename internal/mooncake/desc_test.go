@@ -67,7 +67,7 @@ func TestDecodeClassic(t *testing.T) {
 
 func native() *segment.Desc {
 	d := &segment.Desc{
-		Name: "10.0.0.1:7070", Incarnation: 0x00c0ffee00000001, Version: 9, Addr: "10.0.0.1:7070", Host: "boot-é",
+		Name: "10.0.0.1:7070", Incarnation: 0x00c0ffee00000001, Version: 9, Addr: "10.0.0.1:7070", Addrs: []string{"10.1.0.1:7070", "[fd00::1]:7070"}, Host: "boot-é",
 		Transports: []string{"shm", "tcp"}, Features: []string{"sums"}, Protocol: "tcp", TCPDataPort: 15777, TCPVersion: 2,
 		Attrs: map[string][]byte{"shm": {0, 1, 255}},
 		Raw:   map[string][]byte{"aaa": []byte(`[1]`), "tcp_x": []byte(`{"a":null}`), "zzz": []byte(`"z"`)},
@@ -85,7 +85,7 @@ func native() *segment.Desc {
 }
 
 const nativeText = `{"aaa":[1],"buffers":[{"addr":139637976727552,"length":1048576,"name":"10.0.0.1:7070"}],"name":"10.0.0.1:7070","protocol":"tcp",` +
-	`"tcp_data_port":15777,"tcp_proto_version":2,"tcp_x":{"a":null},"tideway":{"addr":"10.0.0.1:7070","attrs":{"shm":"AAH/"},"buffers":[` +
+	`"tcp_data_port":15777,"tcp_proto_version":2,"tcp_x":{"a":null},"tideway":{"addr":"10.0.0.1:7070","addrs":["10.1.0.1:7070","[fd00::1]:7070"],"attrs":{"shm":"AAH/"},"buffers":[` +
 	`{"access":"ro","addr":0,"key":9,"length":1099511627776,"location":"file","name":"weights/0.bin","source":{"device":3,"inode":18446744073709551615,"mtime":-5,"size":1099511627776}},` +
 	`{"access":"rw","addr":139637976727552,"attrs":{"cuda":"Ag==","rdma":"AQ=="},"key":7,"length":1048576,"location":"cpu:0","name":"kv"},` +
 	`{"access":"local","addr":139637978824704,"key":8,"length":4096,"location":"cpu:0","name":"hidden"},` +

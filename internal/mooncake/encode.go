@@ -147,6 +147,9 @@ func appendMember(p []byte, d *segment.Desc) (_ []byte, paged bool) {
 func appendMemberList(p []byte, d *segment.Desc, list bool) (_ []byte, ok bool) {
 	start := len(p)
 	p = appendString(append(p, `{"addr":`...), d.Addr)
+	if len(d.Addrs) > 0 {
+		p = appendList(append(p, `,"addrs":`...), d.Addrs)
+	}
 	if len(d.Attrs) > 0 {
 		p = appendAttrs(append(p, `,"attrs":`...), d.Attrs)
 	}

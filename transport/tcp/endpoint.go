@@ -27,8 +27,11 @@ const (
 	openBulk   = 1 << 20
 )
 
-// maxLanes bounds the bulk lanes of one endpoint.
-const maxLanes = 8
+// maxLanes bounds the bulk lanes of one rail, maxSlots the lanes of an endpoint.
+const (
+	maxLanes = 8
+	maxSlots = 64
+)
 
 // role is what a lane is for.
 type role uint8
@@ -49,8 +52,9 @@ type outbound struct {
 	sight         sight // the watcher's
 }
 
-// lanes are those of an endpoint by slot: bulk ones first, then the small one,
-// then that for files. Nil where none is open. It is replaced, never changed.
+// lanes are those of an endpoint by slot, those of the first rail first: of each
+// rail the bulk ones, then the small one, then that for files. Nil where none is
+// open. It is replaced, never changed.
 type lanes []*outbound
 
 // Endpoint is the lanes to one peer. Its Close must not be called from inside
@@ -59,14 +63,17 @@ type Endpoint struct {
 	t       *Transport
 	peer    *segment.Desc
 	session uint64
-	bulk    int // bulk slots
-	rail    transport.Rail
+	ways    []transport.Way // of the rails; nil: one, over Dial
+	rails   []transport.Rail
+	bulk    int             // bulk slots of a rail
+	per     int             // slots of a rail
 	ctx     context.Context // ends with Close
 	stop    context.CancelFunc
 	wg      sync.WaitGroup // the watcher, lanes, dials, fences
 	fencing sync.WaitGroup // fences under way
 
 	table   atomic.Pointer[lanes]
+	broken  atomic.Uint64              // bit per rail that was lost or could not be opened; set under mu
 	refusal atomic.Pointer[errs.Error] // why nothing is accepted any more
 	full    *errs.Error                // the error for "later"
 	opening []atomic.Bool              // by slot: open, being opened, or resting after a failure
@@ -80,46 +87,36 @@ type Endpoint struct {
 
 	mu struct {
 		sync.Mutex
-		number                         uint64 // of the last lane
-		closed                         bool
-		cause                          error // why the last lane ended
-		rests                          []rest
-		fences                         map[fence]chan struct{} // not yet answered
-		probes                         []probe
-		unsure                         map[*outbound][]transport.Completion // Writes of lost lanes that wait for a fence
-		in, out, checksums, reconnects uint64                               // of lanes that have ended
+		number uint64 // of the last lane
+		closed bool
+		cause  error // why the last lane ended
+		rests  []rest
+		fences map[fence]chan struct{} // not yet answered
+		probes []probe
+		unsure map[*outbound][]transport.Completion // Writes of lost lanes that wait for a fence
+		past   []transport.RailState                // by rail: counts of lanes that have ended
 	}
 }
 
 func newEndpoint(t *Transport, peer *segment.Desc) *Endpoint {
-	bulk := min(max(t.env.Limits.Lanes, 1), maxLanes)
-	e := &Endpoint{t: t, peer: peer, bulk: bulk, session: t.env.Rand() | 1, opening: make([]atomic.Bool, bulk+2)}
+	e := &Endpoint{t: t, peer: peer, session: t.env.Rand() | 1}
+	e.plan()
+	slots := len(e.rails) * e.per
+	e.opening = make([]atomic.Bool, slots)
 	e.full = &errs.Error{Op: "post", Peer: peer.Addr, Transport: name, Stage: "post", Reason: errs.Overloaded, Detail: "the lane's window is full", Retryable: true}
 	e.ctx, e.stop = context.WithCancel(context.Background())
-	none := make(lanes, bulk+2)
+	none := make(lanes, slots)
 	e.table.Store(&none)
 	e.busy = make(chan struct{}, 1)
-	e.mu.rests, e.mu.fences = make([]rest, bulk+2), map[fence]chan struct{}{}
-	e.mu.unsure = map[*outbound][]transport.Completion{}
+	e.mu.rests, e.mu.fences = make([]rest, slots), map[fence]chan struct{}{}
+	e.mu.unsure, e.mu.past = map[*outbound][]transport.Completion{}, make([]transport.RailState, len(e.rails))
 	e.looked = t.env.Now()
 	return e
 }
 
-// connect opens the first lane.
-func (e *Endpoint) connect(ctx context.Context) error {
-	e.wg.Go(e.watch)
-	e.opening[0].Store(true)
-	o, err := e.dial(ctx, 0)
-	if err != nil {
-		return err
-	}
-	e.rail.Local, e.rail.Remote = o.local, o.remote
-	return e.keep(o)
-}
-
 // dial opens a lane and starts it; it is in no slot yet.
 func (e *Endpoint) dial(ctx context.Context, slot int) (*outbound, error) {
-	c, err := e.t.env.Dial(ctx, e.peer.Addr)
+	c, err := e.dialRail(ctx, slot/e.per)
 	if err != nil {
 		return nil, &errs.Error{Op: "connect", Peer: e.peer.Addr, Transport: name, Stage: "connect", Reason: dialCode(err), Retryable: true, Err: err}
 	}
@@ -190,6 +187,7 @@ func (e *Endpoint) keep(o *outbound) error {
 		e.opening[o.slot].Store(true)
 		e.mu.rests[o.slot] = rest{}
 		e.replace(o.slot, o)
+		e.judgeRail(o.slot/e.per, true)
 	}
 	return nil
 }
@@ -201,23 +199,20 @@ func (e *Endpoint) replace(slot int, o *outbound) {
 	e.table.Store(&next)
 }
 
-// Rails returns the one rail: the connection's addresses.
-func (e *Endpoint) Rails() []transport.Rail { return []transport.Rail{e.rail} }
-
 // Post accepts slices and sends what the sockets take.
 func (e *Endpoint) Post(s []transport.Slice) (n int, err error) {
 	if r := e.refusal.Load(); r != nil {
 		return 0, r
 	}
 	table := *e.table.Load()
-	var touched, lost uint32
+	var touched, lost uint64
 	for n < len(s) && err == nil {
 		r, run, bad := e.run(s[n:])
 		if run == 0 {
 			err = bad
 			break
 		}
-		at, budget := e.pick(table, r, lost)
+		at, budget := e.pick(table, int(s[n].Rail), r, lost)
 		if at < 0 {
 			err = e.gone()
 			break
@@ -244,11 +239,11 @@ func (e *Endpoint) Post(s []transport.Slice) (n int, err error) {
 	return n, err
 }
 
-// run returns the role of the first slice, how many from it on have the same
-// and are well formed, and if that is none, why.
+// run returns the role of the first slice, how many from it on have the same role
+// and rail and are well formed, and if that is none, why.
 func (e *Endpoint) run(s []transport.Slice) (r role, n int, err error) {
 	for n = range s {
-		if !wellFormed(&s[n], e.t.maxFrame()) {
+		if !e.wellFormed(&s[n]) {
 			if n == 0 {
 				return 0, 0, e.malformed(&s[0])
 			}
@@ -257,20 +252,20 @@ func (e *Endpoint) run(s []transport.Slice) (r role, n int, err error) {
 		switch q := roleOf(&s[n]); {
 		case n == 0:
 			r = q
-		case q != r:
+		case q != r, s[n].Rail != s[0].Rail:
 			return r, n, nil
 		}
 	}
 	return r, len(s), nil
 }
 
-func wellFormed(s *transport.Slice, maxFrame uint32) bool {
-	return (s.Op == transport.Read || s.Op == transport.Write) && s.Buffer != nil && s.Buffer.Key != 0 && s.Rail == 0 && uint64(len(s.Local)) <= uint64(maxFrame)
+func (e *Endpoint) wellFormed(s *transport.Slice) bool {
+	return (s.Op == transport.Read || s.Op == transport.Write) && s.Buffer != nil && s.Buffer.Key != 0 && int(s.Rail) < len(e.rails) && uint64(len(s.Local)) <= uint64(e.t.maxFrame())
 }
 
 func (e *Endpoint) malformed(s *transport.Slice) error {
-	err := errs.New(errs.Invalid, "post", "op %v, rail %d of 1, %d bytes of at most %d, buffer with a key: %t",
-		s.Op, s.Rail, len(s.Local), e.t.maxFrame(), s.Buffer != nil && s.Buffer.Key != 0)
+	err := errs.New(errs.Invalid, "post", "op %v, rail %d of %d, %d bytes of at most %d, buffer with a key: %t",
+		s.Op, s.Rail, len(e.rails), len(s.Local), e.t.maxFrame(), s.Buffer != nil && s.Buffer.Key != 0)
 	err.Peer, err.Transport, err.Stage = e.peer.Addr, name, "post"
 	return err
 }
@@ -285,21 +280,23 @@ func roleOf(s *transport.Slice) role {
 	return forBulk
 }
 
-// pick chooses the open lane for a role, none of those in lost, and how many
-// bytes to give it before choosing again; -1 if there is none. It has another
+// pick chooses the open lane of a rail for a role, none of those in lost, and how
+// many bytes to give it before choosing again; -1 if there is none. It has another
 // lane opened where that would help.
-func (e *Endpoint) pick(table lanes, r role, lost uint32) (at int, budget uint64) {
-	own := e.bulk + int(r) - 1
+func (e *Endpoint) pick(table lanes, rail int, r role, lost uint64) (at int, budget uint64) {
+	first := rail * e.per
+	own := first + e.bulk + int(r) - 1
 	if r != forBulk && table[own] != nil && lost&(1<<own) == 0 {
 		return own, math.MaxUint64
 	}
 	at = -1
 	least, open, free := uint64(math.MaxUint64), 0, -1
-	for k, o := range table {
+	for k := first; k < first+e.per; k++ {
+		o, bulk := table[k], k < first+e.bulk
 		switch {
-		case o == nil && k < e.bulk:
+		case o == nil && bulk:
 			free = k
-		case o == nil || lost&(1<<k) != 0 || k >= e.bulk && at >= 0:
+		case o == nil || lost&(1<<k) != 0 || !bulk && at >= 0:
 		default:
 			if load := o.init.load.Load(); load < least || at < 0 {
 				at, least = k, load
@@ -309,8 +306,8 @@ func (e *Endpoint) pick(table lanes, r role, lost uint32) (at int, budget uint64
 	}
 	switch {
 	case at < 0:
-		return at, 0
-	case r == forBulk && free >= 0 && (least >= openBulk || at >= e.bulk):
+		return e.standIn(table, rail, lost), openBulk
+	case r == forBulk && free >= 0 && (least >= openBulk || at >= first+e.bulk):
 		e.openLater(free)
 	case r == forSmall && least >= openUrgent, r == forFiles:
 		e.openLater(own)

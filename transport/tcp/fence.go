@@ -75,7 +75,9 @@ func fenceCode(err error) errs.Code {
 func (e *Endpoint) fence(lost *outbound, wait time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), wait)
 	defer cancel()
-	for _, via := range *e.table.Load() {
+	table := *e.table.Load()
+	first := lost.slot / e.per * e.per // of its rail, which may be what is broken: asked last
+	for _, via := range slices.Concat(table[:first], table[first+e.per:], table[first:first+e.per]) {
 		if via != nil && via != lost && e.fenceOver(ctx, via, lost) == nil {
 			return nil
 		}

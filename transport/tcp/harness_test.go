@@ -205,7 +205,9 @@ type host struct {
 	sink   *testSink
 	tr     *Transport
 	l      net.Listener
+	more   []net.Listener // beside l
 	desc   segment.Desc
+	handle func(net.Conn)
 	wg     sync.WaitGroup
 	stop   sync.Once
 	skew   atomic.Int64 // by how much its clock is ahead
@@ -223,13 +225,12 @@ func newHost(t testing.TB, nw network, limits transport.Limits) *host {
 		t.Fatal(err)
 	}
 	h.desc = segment.Desc{Name: segment.Name(h.l.Addr().String()), Addr: h.l.Addr().String(), Incarnation: segment.Incarnation(random())}
-	var handle func(net.Conn)
 	env := transport.Env{
 		Sink: h.sink, Memory: h.memory, Now: func() time.Time { return time.Now().Add(time.Duration(h.skew.Load())) }, Rand: random, Limits: limits,
 		Self: transport.Self{Incarnation: h.desc.Incarnation},
 		Dial: nw.dial,
 		Accept: func(_ [8]byte, f func(net.Conn)) error {
-			handle = f
+			h.handle = f
 			return nil
 		},
 	}
@@ -238,14 +239,14 @@ func newHost(t testing.TB, nw network, limits transport.Limits) *host {
 		t.Fatal(err)
 	}
 	h.tr = tr.(*Transport)
-	h.wg.Go(func() { h.accept(handle) })
+	h.wg.Go(func() { h.accept(h.l) })
 	t.Cleanup(h.close)
 	return h
 }
 
-func (h *host) accept(handle func(net.Conn)) {
+func (h *host) accept(l net.Listener) {
 	for {
-		c, err := h.l.Accept()
+		c, err := l.Accept()
 		if err != nil {
 			return
 		}
@@ -257,7 +258,7 @@ func (h *host) accept(handle func(net.Conn)) {
 				return
 			}
 			expire.Stop()
-			handle(c)
+			h.handle(c)
 		})
 	}
 }
@@ -265,6 +266,9 @@ func (h *host) accept(handle func(net.Conn)) {
 func (h *host) close() {
 	h.stop.Do(func() {
 		_ = h.l.Close()
+		for _, l := range h.more {
+			_ = l.Close()
+		}
 		_ = h.tr.Close()
 		h.wg.Wait()
 	})

@@ -46,11 +46,12 @@ func (n laneNotices) lost(i *initiator, cause error) {
 	if (*e.table.Load())[n.o.slot] == n.o {
 		e.replace(n.o.slot, nil)
 		e.restSlot(n.o.slot)
-		e.mu.reconnects++
+		e.mu.past[n.o.slot/e.per].Reconnects++
 	}
-	e.mu.in += n.o.lane.in.Load()
-	e.mu.out += n.o.lane.out.Load()
-	e.mu.checksums += i.mismatches()
+	past := &e.mu.past[n.o.slot/e.per]
+	past.BytesIn += n.o.lane.in.Load()
+	past.BytesOut += n.o.lane.out.Load()
+	past.Checksums += i.mismatches()
 	unsure, closed := len(e.mu.unsure[n.o]), e.mu.closed
 	switch {
 	case unsure == 0:
@@ -84,7 +85,7 @@ const maxProbes = 16
 
 // Probe measures a round trip on one lane.
 func (e *Endpoint) Probe(ctx context.Context) (time.Duration, error) {
-	at, _ := e.pick(*e.table.Load(), forSmall, 0)
+	at := e.any(*e.table.Load())
 	if at < 0 {
 		return 0, e.gone()
 	}

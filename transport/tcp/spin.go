@@ -105,7 +105,7 @@ func (e *Endpoint) Progress(budget time.Duration) (done int) {
 	if e.owed() > leadMost || !e.patience.may() {
 		return 0
 	}
-	var few [maxLanes + 2]*outbound
+	var few [maxLanes + 2]*outbound // as many as one rail has; more allocate
 	led := few[:0]
 	for _, o := range *e.table.Load() {
 		if o != nil && o.init.load.Load() > 0 && o.lane.recv.TryLock() {

@@ -25,7 +25,8 @@ const (
 )
 
 // A slot whose lane was lost or could not be opened rests before the next try,
-// twice as long after each failure.
+// twice as long after each failure. The first one of a rail among several does not
+// rest longer: it is tried again as long as the peer is there.
 const (
 	minRest = time.Second
 	maxRest = 30 * time.Second
@@ -158,19 +159,32 @@ func (e *Endpoint) judge(o *outbound, now time.Time) {
 	switch {
 	case silent >= limit-e.tick()-e.fenceWait(errs.Unresponsive):
 		o.lane.fail(errs.New(errs.Unresponsive, "wait for the peer", "connected, but silent for %v (StallTimeout)", limit))
+	case len(e.rails) > 1 && silent >= e.railStall() && o.sight.asked && e.others(o.slot/e.per, o.sight.active):
+		o.lane.fail(errs.New(errs.LaneLost, "wait for the peer", "silent for %v on rail %s to %s, and heard on another one", silent.Round(time.Millisecond), e.rails[o.slot/e.per].Local, e.rails[o.slot/e.per].Remote))
 	case silent >= min(limit/4, maxAsk) && !o.sight.asked:
 		e.ask(o, now)
+		e.askOthers(o.slot/e.per, now)
 	}
 }
 
-// wakeSlots ends the rest of slots whose time has come.
+// wakeSlots ends the rest of slots whose time has come. A rail that was lost is
+// opened again.
 func (e *Endpoint) wakeSlots(now time.Time) {
+	var again uint64
 	e.mu.Lock()
-	defer e.mu.Unlock()
 	for slot := range e.mu.rests {
 		if r := &e.mu.rests[slot]; !r.until.IsZero() && !now.Before(r.until) {
 			r.until = time.Time{}
 			e.opening[slot].Store(false)
+			if rail := slot / e.per; e.failed(rail) {
+				again |= 1 << rail
+			}
+		}
+	}
+	e.mu.Unlock()
+	for rail := range e.rails {
+		if again&(1<<rail) != 0 && len(e.rails) > 1 {
+			e.openLater(rail * e.per)
 		}
 	}
 }
@@ -178,8 +192,11 @@ func (e *Endpoint) wakeSlots(now time.Time) {
 // restSlot keeps a slot closed for a while. The caller holds mu.
 func (e *Endpoint) restSlot(slot int) {
 	r := &e.mu.rests[slot]
-	r.next = min(max(2*r.next, minRest), maxRest)
+	if r.next = min(max(2*r.next, minRest), maxRest); len(e.rails) > 1 && slot%e.per == 0 {
+		r.next = minRest
+	}
 	r.until = e.t.env.Now().Add(r.next)
+	e.judgeRail(slot/e.per, false)
 }
 
 // waiting reports whether the peer owes this lane anything.
@@ -268,23 +285,27 @@ func (t *Transport) lookInbound(now time.Time, late time.Duration) time.Duration
 	return next
 }
 
-// Observe describes the rail.
+// Observe describes the rails.
 func (e *Endpoint) Observe() []transport.RailState {
-	s := transport.RailState{Rail: e.rail}
+	out := make([]transport.RailState, len(e.rails))
 	e.mu.Lock()
-	s.BytesIn, s.BytesOut, s.Checksums, s.Reconnects = e.mu.in, e.mu.out, e.mu.checksums, e.mu.reconnects
+	copy(out, e.mu.past)
 	e.mu.Unlock()
-	for _, o := range *e.table.Load() {
-		if o != nil {
-			s.Lanes++
-			s.InFlight += o.init.load.Load()
-			s.BytesIn += o.lane.in.Load()
-			s.BytesOut += o.lane.out.Load()
-			s.Checksums += o.init.mismatches()
+	at := e.received.Load()
+	for k := range out {
+		s := &out[k]
+		if s.Rail = e.rails[k]; at != 0 {
+			s.LastReceive = time.Unix(0, at)
+		}
+		for _, o := range (*e.table.Load())[k*e.per:][:e.per] {
+			if o != nil {
+				s.Lanes++
+				s.InFlight += o.init.load.Load()
+				s.BytesIn += o.lane.in.Load()
+				s.BytesOut += o.lane.out.Load()
+				s.Checksums += o.init.mismatches()
+			}
 		}
 	}
-	if at := e.received.Load(); at != 0 {
-		s.LastReceive = time.Unix(0, at)
-	}
-	return []transport.RailState{s}
+	return out
 }

@@ -107,6 +107,12 @@ func (s *Set) leastBad(n uint64, k Kind) int {
 	return best
 }
 
+// Trusted reports whether any rail neither rests nor waits for its trial.
+func (s *Set) Trusted(now int64) bool {
+	trusted, _ := s.look(now)
+	return trusted
+}
+
 // Settle measures every rail after a run of completions.
 func (s *Set) Settle(now int64) {
 	for i := range s.rails {
