@@ -14,7 +14,15 @@ import (
 // give way to other threads at each look, and stop trying where it was of no use.
 
 // spinTime is how long an empty socket is looked at.
-const spinTime = 50 * time.Microsecond
+const spinTime = 100 * time.Microsecond
+
+// crowded is how long giving way takes when another thread used it. Then it is
+// better to sleep: who wakes up is given an idle processor, who spins on a shared
+// one is not moved to another, and two that wait for each other take turns there.
+const crowded = 20 * time.Microsecond
+
+// service is what the peer needs for so many bytes, at 4 GB/s.
+func service(n uint64) time.Duration { return time.Duration(min(n, leadMost) / 4) }
 
 // spinner is a transport's permission to spin: one of its goroutines at a time.
 type spinner struct{ taken atomic.Bool }
@@ -63,10 +71,13 @@ func (l *lane) linger() bool {
 			l.spin.count(true)
 			return true
 		}
-		if time.Since(start) > spinTime {
+		now := time.Now()
+		if now.Sub(start) > spinTime {
 			break
 		}
-		yield()
+		if yield(); time.Since(now) > crowded {
+			return false
+		}
 	}
 	l.spin.count(false)
 	return false
@@ -144,6 +155,7 @@ func (e *Endpoint) owed() (n uint64) {
 func (e *Endpoint) lead(led []*outbound, budget time.Duration) (done int) {
 	start := time.Now()
 	last := start
+	limit := spinTime + service(e.owed())
 	for {
 		found := false
 		for _, o := range led {
@@ -158,11 +170,13 @@ func (e *Endpoint) lead(led []*outbound, budget time.Duration) (done int) {
 		switch {
 		case found:
 			last = now
-		case now.Sub(last) > spinTime:
+		case now.Sub(last) > limit:
 			e.patience.count(false)
 			return 0
 		default:
-			yield()
+			if yield(); time.Since(now) > crowded {
+				return 0
+			}
 		}
 		if now.Sub(start) > budget {
 			return 0
