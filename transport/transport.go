@@ -250,12 +250,18 @@ type Prober interface {
 }
 
 // Progressor is an endpoint whose completions a sole waiter may drive itself
-// for a bounded time instead of parking. Progress returns how many it delivered:
-// none if there was nothing to expect, somebody else was at it, nothing came for
-// some tens of microseconds, or budget was over. It must not be called from inside
-// the sink.
+// for a bounded time instead of parking. Progress delivers completions until the
+// waiter has what it waits for and returns how many, fewer when nothing came for
+// some time or budget was over; none if there was nothing to expect or somebody
+// else was at it. It must not be called from inside the sink.
 type Progressor interface {
-	Progress(budget time.Duration) int
+	Progress(w Waiter, budget time.Duration) int
+}
+
+// Waiter is who drives a Progressor.
+type Waiter interface {
+	// Satisfied reports whether it has what it waits for.
+	Satisfied() bool
 }
 
 // Allocator is a transport whose peers can map memory that it allocates.

@@ -282,7 +282,7 @@ func (b *Batch) Wait(ctx context.Context) error {
 		return b.Err()
 	case <-ctx.Done():
 	}
-	if b.isDone() { // just now
+	if b.Satisfied() { // just now
 		return b.Err()
 	}
 	return ended(ctx, "wait")
@@ -297,17 +297,18 @@ const leadTime = 10 * time.Millisecond
 func (b *Batch) lead(ctx context.Context) bool {
 	for ctx.Err() == nil && b.e.counts.waiters.Load() == 1 {
 		p, ok := transport.As[transport.Progressor](b.path.Load().endpoint())
-		if !ok || p.Progress(leadTime) == 0 {
+		if !ok || p.Progress(b, leadTime) == 0 {
 			break
 		}
-		if b.isDone() {
+		if b.Satisfied() {
 			return true
 		}
 	}
-	return b.isDone()
+	return b.Satisfied()
 }
 
-func (b *Batch) isDone() bool {
+// Satisfied implements transport.Waiter: everything submitted has ended.
+func (b *Batch) Satisfied() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.mu.open == 0

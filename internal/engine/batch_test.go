@@ -104,7 +104,7 @@ func TestConcurrentAdds(t *testing.T) {
 	}
 	wg.Wait()
 	b.Seal()
-	for !b.isDone() {
+	for !b.Satisfied() {
 		f.complete(errs.OK)
 	}
 	seen := map[int]bool{}

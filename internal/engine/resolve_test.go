@@ -198,7 +198,7 @@ func TestRestartUnderAbsoluteAddresses(t *testing.T) {
 		b := e.NewBatch()
 		add(t, b, byAddr(s, 0x10000), byAddr(s, 0x10000), byAddr(s, 0x10000), byAddr(s, 0x10000))
 		b.Seal()
-		for !b.isDone() {
+		for !b.Satisfied() {
 			f.mu.Lock()
 			for _, h := range f.mu.held {
 				mu.Lock()

@@ -265,7 +265,7 @@ func (e *Engine) Do(ctx context.Context, reqs ...Request) error {
 // waits until that is quiet. The error then also matches the context's.
 func (b *Batch) Finish(ctx context.Context) error {
 	err := b.Wait(ctx)
-	if b.isDone() { // perhaps just after ctx
+	if b.Satisfied() { // perhaps just after ctx
 		return b.Err()
 	}
 	b.Cancel()

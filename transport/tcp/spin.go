@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tideway-io/tideway/transport"
 )
 
 // Spinning. A thread that sleeps costs 50 us to wake on a virtual machine, at both
@@ -106,9 +108,9 @@ func (l *lane) unhush() bool {
 func yield() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
 // Progress receives for a sole waiter: it looks at the lanes that owe something
-// until slices have completed, see transport.Progressor. Their receivers stay in
-// the netpoller, and are not woken.
-func (e *Endpoint) Progress(budget time.Duration) (done int) {
+// until he is satisfied, see transport.Progressor. Their receivers stay in the
+// netpoller, and are not woken.
+func (e *Endpoint) Progress(w transport.Waiter, budget time.Duration) (done int) {
 	if !e.t.spinner.take() {
 		return 0
 	}
@@ -128,7 +130,7 @@ func (e *Endpoint) Progress(budget time.Duration) (done int) {
 		}
 	}
 	if len(led) > 0 {
-		done = e.lead(led, budget)
+		done = e.lead(led, w, budget)
 	}
 	for _, o := range led {
 		o.lane.lead(leadEnd)
@@ -152,17 +154,17 @@ func (e *Endpoint) owed() (n uint64) {
 }
 
 // lead looks at lanes in turns. The caller holds their recv.
-func (e *Endpoint) lead(led []*outbound, budget time.Duration) (done int) {
+func (e *Endpoint) lead(led []*outbound, w transport.Waiter, budget time.Duration) (done int) {
 	start := time.Now()
 	last := start
 	limit := spinTime + service(e.owed())
 	for {
-		found := false
+		found, ended := false, 0
 		for _, o := range led {
-			done += o.lane.lead(leadOn)
+			ended += o.lane.lead(leadOn)
 			found = found || o.lane.found > 0
 		}
-		if done > 0 {
+		if done += ended; ended > 0 && w.Satisfied() {
 			e.patience.count(true)
 			return done
 		}
@@ -171,15 +173,15 @@ func (e *Endpoint) lead(led []*outbound, budget time.Duration) (done int) {
 		case found:
 			last = now
 		case now.Sub(last) > limit:
-			e.patience.count(false)
-			return 0
+			e.patience.count(done > 0)
+			return done
 		default:
 			if yield(); time.Since(now) > crowded {
-				return 0
+				return done
 			}
 		}
 		if now.Sub(start) > budget {
-			return 0
+			return done
 		}
 	}
 }

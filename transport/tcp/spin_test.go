@@ -120,12 +120,17 @@ func socketPair(t *testing.T) (near, far net.Conn) {
 	return near, far
 }
 
+// atOnce is a waiter that is satisfied with whatever came.
+type atOnce struct{}
+
+func (atOnce) Satisfied() bool { return true }
+
 // TestProgress has the waiter receive, with the receiver and other waiters beside
 // it, and compares every byte.
 func TestProgress(t *testing.T) {
 	a, b := newHost(t, loopback{}, defaultLimits()), newHost(t, loopback{}, defaultLimits())
 	ep := a.connect(t, b)
-	if n := ep.Progress(time.Second); n != 0 {
+	if n := ep.Progress(atOnce{}, time.Second); n != 0 {
 		t.Errorf("delivered %d of nothing", n)
 	}
 	const size, rounds = 4096, 300
@@ -136,7 +141,7 @@ func TestProgress(t *testing.T) {
 	for range 2 {
 		others.Go(func() {
 			for ctx.Err() == nil {
-				ep.Progress(time.Millisecond)
+				ep.Progress(atOnce{}, time.Millisecond)
 			}
 		})
 	}
@@ -148,7 +153,7 @@ func TestProgress(t *testing.T) {
 		r := transport.Slice{Op: transport.Read, Class: 1, Local: back, Buffer: buf, Tag: transport.Tag(2*i + 2)}
 		for _, s := range []transport.Slice{w, r} {
 			a.post(t, ep, []transport.Slice{s})
-			led += ep.Progress(time.Millisecond)
+			led += ep.Progress(atOnce{}, time.Millisecond)
 			wantAll(t, a, []transport.Slice{s})
 		}
 		if !bytes.Equal(back, local) {
@@ -194,7 +199,7 @@ func TestProgressAndLoss(t *testing.T) {
 			}
 			n, _ := ep.Post([]transport.Slice{{Op: transport.Write, Class: 1, Local: make([]byte, 4096), Buffer: buf, Tag: transport.Tag(posted + 1)}})
 			posted += n
-			ep.Progress(time.Millisecond)
+			ep.Progress(atOnce{}, time.Millisecond)
 			ep.Cancel([]transport.Tag{transport.Tag(posted - 3)})
 		}
 		if err := ep.Close(); err != nil {
