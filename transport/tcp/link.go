@@ -95,7 +95,7 @@ func (k *fdLink) Close() error     { return k.conn.Close() }
 
 // hushMark is how many bytes wake the netpoller all the same while a link is
 // hushed.
-const hushMark = 256 << 10
+const hushMark = 1 << 20
 
 // hush raises the socket's low-water mark: the netpoller's descriptor set is not
 // told of what stays below it, so no thread of this process gets up for bytes

@@ -23,8 +23,9 @@ const spinTime = 100 * time.Microsecond
 // one is not moved to another, and two that wait for each other take turns there.
 const crowded = 20 * time.Microsecond
 
-// service is what the peer needs for so many bytes, at 4 GB/s.
-func service(n uint64) time.Duration { return time.Duration(min(n, leadMost) / 4) }
+// service is what the peer needs for so many bytes at 4 GB/s, at most for 1 MiB: by
+// then some of it must have come.
+func service(n uint64) time.Duration { return time.Duration(min(n, 1<<20) / 4) }
 
 // spinner is a transport's permission to spin: one of its goroutines at a time.
 type spinner struct{ taken atomic.Bool }
@@ -139,9 +140,8 @@ func (e *Endpoint) Progress(w transport.Waiter, budget time.Duration) (done int)
 	return done
 }
 
-// leadMost is up to how many bytes under way a waiter receives itself. With more it
-// is quicker to sleep: who looks all the time takes bulk in small pieces.
-const leadMost = 512 << 10
+// leadMost is up to how many bytes under way a waiter receives itself.
+const leadMost = 16 << 20
 
 // owed returns the bytes under way.
 func (e *Endpoint) owed() (n uint64) {
