@@ -67,6 +67,85 @@ func railsTo(e *tideway.Engine) []inspect.Rail {
 	return nil
 }
 
+// slots and slotSize are the buffer that a traffic moves to and fro.
+const (
+	slots    = 16
+	slotSize = 4 << 20
+)
+
+// traffic keeps bulk under way, both ways, and compares every byte.
+type traffic struct {
+	e      *tideway.Engine
+	kv     *tideway.RemoteBuffer
+	rounds [slots]atomic.Int64 // by slot: written, read back and found right
+}
+
+// run moves one slot to and fro until ctx has ended.
+func (tr *traffic) run(ctx context.Context, t *testing.T, slot int) {
+	p := make([]byte, slotSize)
+	at := uint64(slot * slotSize)
+	for round := 0; ctx.Err() == nil; round++ {
+		key := testenv.KeyOf(36, uint64(round*slots+slot))
+		testenv.Fill(p, key, at)
+		for _, op := range []tideway.Op{tideway.Write, tideway.Read} {
+			if err := tr.e.Do(t.Context(), tideway.Request{Op: op, Local: tideway.Bytes(p), Remote: tr.kv.At(at), Priority: tideway.Bulk}); err != nil {
+				t.Errorf("%v: %v", op, err)
+				return
+			}
+			if op == tideway.Write {
+				testenv.Poison(p)
+			}
+		}
+		if err := testenv.Verify(p, key, at); err != nil {
+			t.Error(err)
+			return
+		}
+		tr.rounds[slot].Add(1)
+	}
+}
+
+// parts returns how much of a cable's one way each rail carries, both ways
+// together, over half a second; nothing unless there are two.
+func (tr *traffic) parts() (part [2]float64) {
+	before, start := railsTo(tr.e), time.Now()
+	time.Sleep(500 * time.Millisecond) // real time: a rate is measured over it
+	after := railsTo(tr.e)
+	if len(before) != 2 || len(after) != 2 {
+		return part
+	}
+	for k := range part {
+		part[k] = float64(after[k].BytesIn+after[k].BytesOut-before[k].BytesIn-before[k].BytesOut) / time.Since(start).Seconds() / 125e6
+	}
+	return part
+}
+
+// goes waits until both rails, or the first alone, carry what they can.
+func (tr *traffic) goes(t *testing.T, both bool, why string) {
+	t.Helper()
+	testenv.Eventually(t, 20*time.Second, func() bool {
+		part := tr.parts()
+		t.Logf("%s: rails at %.2f and %.2f of their cables' one way", why, part[0], part[1])
+		return part[0] > 0.4 && both == (part[1] > 0.4)
+	}, why)
+}
+
+// allGoOn waits until every slot has made two more rounds.
+func (tr *traffic) allGoOn(t *testing.T, why string) {
+	t.Helper()
+	var before [slots]int64
+	for slot := range tr.rounds {
+		before[slot] = tr.rounds[slot].Load()
+	}
+	testenv.Eventually(t, 20*time.Second, func() bool {
+		for slot := range tr.rounds {
+			if tr.rounds[slot].Load() < before[slot]+2 {
+				return false
+			}
+		}
+		return true
+	}, why)
+}
+
 // TestB36RailFlaps keeps bulk under way over two rails, cuts one, joins it again
 // and cuts it once more: both carry bytes while they can, no request fails, and
 // every byte arrives.
@@ -75,79 +154,23 @@ func TestB36RailFlaps(t *testing.T) {
 	if by == nil {
 		return
 	}
-	const size, slots = 4 << 20, 16
-	tg := startTargetBy(t, spec{Config: targetConfig{Listen: "0.0.0.0:0"}, Buffers: []targetBuffer{{Name: "kv", Size: size * slots, Access: segment.ReadWrite}}}, by...)
-	e := open(t, tideway.Config{StallTimeout: 4 * time.Second})
-	_, kv := find(t, e, tg.Addr, "kv")
-
+	tg := startTargetBy(t, spec{Config: targetConfig{Listen: "0.0.0.0:0"}, Buffers: []targetBuffer{{Name: "kv", Size: slots * slotSize, Access: segment.ReadWrite}}}, by...)
+	tr := &traffic{e: open(t, tideway.Config{StallTimeout: 4 * time.Second})}
+	_, tr.kv = find(t, tr.e, tg.Addr, "kv")
 	ctx, stop := context.WithCancel(t.Context())
-	var moved atomic.Int64
-	var rounds [slots]atomic.Int64
 	var wg sync.WaitGroup
 	for slot := range slots {
-		wg.Go(func() {
-			p := make([]byte, size)
-			at := uint64(slot * size)
-			for round := 0; ctx.Err() == nil; round++ {
-				key := testenv.KeyOf(36, uint64(round*slots+slot))
-				testenv.Fill(p, key, at)
-				if err := e.Do(t.Context(), tideway.Request{Op: tideway.Write, Local: tideway.Bytes(p), Remote: kv.At(at), Priority: tideway.Bulk}); err != nil {
-					t.Errorf("write: %v", err)
-					return
-				}
-				moved.Add(size)
-				testenv.Poison(p)
-				if err := e.Do(t.Context(), tideway.Request{Op: tideway.Read, Local: tideway.Bytes(p), Remote: kv.At(at), Priority: tideway.Bulk}); err != nil {
-					t.Errorf("read: %v", err)
-					return
-				}
-				moved.Add(size)
-				rounds[slot].Add(1)
-				if err := testenv.Verify(p, key, at); err != nil {
-					t.Error(err)
-					return
-				}
-			}
-		})
+		wg.Go(func() { tr.run(ctx, t, slot) })
 	}
-	// goes waits until both rails, or the first alone, carry what they can.
-	goes := func(both bool, why string) {
-		t.Helper()
-		testenv.Eventually(t, 20*time.Second, func() bool {
-			before, start, m := railsTo(e), time.Now(), moved.Load()
-			time.Sleep(500 * time.Millisecond)
-			after := railsTo(e)
-			if len(before) != 2 || len(after) != 2 {
-				return false
-			}
-			var part [2]float64
-			for k := range part {
-				part[k] = float64(after[k].BytesIn+after[k].BytesOut-before[k].BytesIn-before[k].BytesOut) / time.Since(start).Seconds() / 125e6
-			}
-			t.Logf("%s: rails at %.2f and %.2f of their cables' one way, %.0f MB/s ended", why, part[0], part[1], float64(moved.Load()-m)/time.Since(start).Seconds()/1e6)
-			return part[0] > 0.4 && both == (part[1] > 0.4)
-		}, why)
-	}
-	goes(true, "at the start both rails carry")
+	tr.goes(t, true, "at the start both rails carry")
 	for flap := range 2 {
 		cut(t, true)
-		goes(false, "one is cut, the other goes on")
+		tr.goes(t, false, "one is cut, the other goes on")
 		if flap == 1 { // for as long as it takes to give it up
-			var before [slots]int64
-			for slot := range rounds {
-				before[slot] = rounds[slot].Load()
-			}
-			testenv.Eventually(t, 20*time.Second, func() bool {
-				for slot := range rounds {
-					if rounds[slot].Load() < before[slot]+2 {
-						return false
-					}
-				}
-				return true
-			}, "what was on the cut rail goes on over the other")
+			tr.allGoOn(t, "what was on the cut rail goes on over the other")
 		}
 		cut(t, false)
-		goes(true, "it is joined, both carry again")
+		tr.goes(t, true, "it is joined, both carry again")
 	}
 	stop()
 	wg.Wait()
