@@ -31,11 +31,19 @@ type batch struct {
 		left     int // tasks that have not ended
 		failed   int
 		failures map[int]error
-		running  map[*tideway.Batch]struct{}
+		running  map[*tideway.Batch]*submission
 		note     *note
 		idle     chan struct{} // closed when left reaches zero; nil while nobody waits
 		freed    bool
 	}
+}
+
+// submission is the tasks of one call, first to first+n.
+type submission struct {
+	first, n int
+	left     int    // tasks that have not ended
+	unwanted int    // of which somebody wants to end
+	asked    []bool // those tasks; nil: none
 }
 
 // note is the message that follows when all of a batch has completed.
@@ -66,13 +74,13 @@ func (b *batch) submit(reqs []tideway.Request, n *note) error {
 	if err != nil {
 		return err
 	}
-	b.took(sub, first, len(reqs), n)
-	b.e.pumps.Go(func() { b.pump(sub, first) })
+	part := b.took(sub, first, len(reqs), n)
+	b.e.pumps.Go(func() { b.pump(sub, part) })
 	return nil
 }
 
 // took records a submission whose tasks begin at first.
-func (b *batch) took(sub *tideway.Batch, first, n int, note *note) {
+func (b *batch) took(sub *tideway.Batch, first, n int, note *note) *submission {
 	for i := first; i < first+n; i++ {
 		store32(&b.tasks[i].state, C.STATUS_WAITING)
 		store(&b.tasks[i].bytes, 0)
@@ -85,21 +93,29 @@ func (b *batch) took(sub *tideway.Batch, first, n int, note *note) {
 		b.mu.note = note
 	}
 	if b.mu.running == nil {
-		b.mu.running = make(map[*tideway.Batch]struct{})
+		b.mu.running = make(map[*tideway.Batch]*submission)
 	}
-	b.mu.running[sub] = struct{}{}
+	part := &submission{first: first, n: n, left: n}
+	b.mu.running[sub] = part
 	store(&b.slot.count, uint64(b.mu.count))
+	return part
 }
 
 // pump publishes the ends of a submission as they come.
-func (b *batch) pump(sub *tideway.Batch, first int) {
+func (b *batch) pump(sub *tideway.Batch, part *submission) {
 	for i, r := range sub.Finished(context.Background()) {
 		b.notify(r.Err)
-		b.ended(first+i, r)
+		if b.ended(part, i, r) {
+			sub.Cancel()
+		}
 	}
 	b.mu.Lock()
 	delete(b.mu.running, sub)
+	over := b.mu.freed && b.mu.left == 0
 	b.mu.Unlock()
+	if over {
+		lib.batches.remove(b)
+	}
 }
 
 // notify sends the batch's message if the end of this task, the last one, makes
@@ -120,10 +136,16 @@ func (b *batch) notify(failure error) {
 	}
 }
 
-// ended publishes the end of one task.
-func (b *batch) ended(i int, r tideway.Result) {
+// ended publishes the end of one task of a submission, and reports whether nobody
+// wants what is left of that.
+func (b *batch) ended(part *submission, at int, r tideway.Result) (unwanted bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	i := part.first + at
+	part.left--
+	if part.asked != nil && part.asked[at] {
+		part.unwanted--
+	}
 	if r.Err != nil {
 		if b.mu.failures == nil {
 			b.mu.failures = make(map[int]error)
@@ -140,6 +162,7 @@ func (b *batch) ended(i int, r tideway.Result) {
 		close(b.mu.idle)
 		b.mu.idle = nil
 	}
+	return part.left > 0 && part.unwanted == part.left
 }
 
 // wait waits until every task has ended, or d has passed; negative: for ever.
@@ -177,6 +200,33 @@ func (b *batch) cancel() {
 	}
 }
 
+// cancelTask withdraws a task. The engine withdraws submissions as a whole: it
+// does so when nobody wants what is left of one.
+func (b *batch) cancelTask(task uint64) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if task >= uint64(b.mu.count) {
+		return errs.New(errs.Invalid, "cancel task", "task %d of %d", task, b.mu.count)
+	}
+	for sub, part := range b.mu.running {
+		at := int(task) - part.first
+		if at < 0 || at >= part.n || load32(&b.tasks[task].state) != C.STATUS_WAITING {
+			continue
+		}
+		if part.asked == nil {
+			part.asked = make([]bool, part.n)
+		}
+		if !part.asked[at] {
+			part.asked[at] = true
+			part.unwanted++
+		}
+		if part.unwanted == part.left {
+			sub.Cancel()
+		}
+	}
+	return nil
+}
+
 // failure returns why a task failed, or nil.
 func (b *batch) failure(task int) error {
 	b.mu.Lock()
@@ -197,4 +247,17 @@ func (b *batch) release() error {
 	}
 	lib.batches.remove(b)
 	return nil
+}
+
+// releaseLater ends the use of the batch now, or when its last task has ended.
+func (b *batch) releaseLater() {
+	b.submitting.Lock()
+	defer b.submitting.Unlock()
+	b.mu.Lock()
+	b.mu.freed = true
+	idle := b.mu.left == 0
+	b.mu.Unlock()
+	if idle {
+		lib.batches.remove(b)
+	}
 }

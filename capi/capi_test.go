@@ -25,11 +25,14 @@ func TestLibrary(t *testing.T) {
 	dir := t.TempDir()
 	run(t, nil, "../scripts/lib", dir)
 	t.Run("symbols", func(t *testing.T) { symbols(t, dir) })
-	t.Run("classic", func(t *testing.T) { run(t, nil, compile(t, gcc, dir, "classic.c")) })
-	t.Run("address sanitizer", func(t *testing.T) {
-		run(t, nil, compile(t, gcc, dir, "classic.c", "-fsanitize=address"))
-	})
-	t.Run("valgrind", func(t *testing.T) { valgrind(t, compile(t, gcc, dir, "classic.c")) })
+	for _, source := range []string{"classic.c", "tent.c"} {
+		t.Run(source, func(t *testing.T) { run(t, nil, compile(t, gcc, dir, source)) })
+		t.Run(source+" with address sanitizer", func(t *testing.T) {
+			run(t, nil, compile(t, gcc, dir, source, "-fsanitize=address"))
+		})
+		t.Run(source+" in valgrind", func(t *testing.T) { valgrind(t, compile(t, gcc, dir, source)) })
+	}
+	t.Run("between processes", func(t *testing.T) { between(t, gcc, dir) })
 	t.Run("cycles", func(t *testing.T) {
 		// A collector that runs often leaves less to guess about.
 		t.Log(run(t, []string{"GOGC=20"}, compile(t, gcc, dir, "cycles.c"), "1000"))
@@ -83,16 +86,17 @@ func valgrind(t *testing.T, program string) {
 func symbols(t *testing.T, dir string) {
 	declared := regexp.MustCompile(`(?m)^[a-z][a-zA-Z_0-9 ]*[ *]([a-zA-Z_]+)\(`)
 	var want []string
-	for _, header := range []string{"transfer_engine_c.h", "tideway.h"} {
+	for _, header := range []string{"transfer_engine_c.h", "tent/transfer_engine.h", "tideway.h"} {
 		text, err := os.ReadFile(filepath.Join(dir, "include", header))
 		if err != nil {
 			t.Fatal(err)
 		}
+		before := len(want)
 		for _, m := range declared.FindAllStringSubmatch(string(text), -1) {
 			want = append(want, m[1])
 		}
-		if header == "transfer_engine_c.h" && len(want) != 27 {
-			t.Errorf("%s declares %d functions, want 27: %q", header, len(want), want)
+		if n := len(want) - before; header == "transfer_engine_c.h" && n != 27 || header == "tent/transfer_engine.h" && n != 33 {
+			t.Errorf("%s declares %d functions: %q", header, n, want[before:])
 		}
 	}
 	f, err := elf.Open(filepath.Join(dir, "libtideway.so"))
@@ -114,6 +118,23 @@ func symbols(t *testing.T, dir string) {
 	slices.Sort(got)
 	if !slices.Equal(got, want) {
 		t.Errorf("the library exports\n%q, the headers declare\n%q", got, want)
+	}
+}
+
+// between has two processes move data through TENT's functions, and one of them
+// through the classic ones.
+func between(t *testing.T, gcc, dir string) {
+	tent := compile(t, gcc, dir, "tent.c")
+	for _, user := range []string{"tent.c", "between.c"} {
+		server := testenv.Start(t, tent, "serve")
+		line := server.Expect(10*time.Second, `(\S+) (\d+)\n`)
+		if got := run(t, nil, compile(t, gcc, dir, user), "use", line[1], line[2]); got != "moved\n" {
+			t.Errorf("%s says %q", user, got)
+		}
+		server.Expect(10*time.Second, `use: written, first byte 42\n`)
+		if code := server.Wait(10 * time.Second); code != 0 {
+			t.Errorf("the server of %s ended with %d", user, code)
+		}
 	}
 }
 

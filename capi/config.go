@@ -19,9 +19,13 @@ import (
 	"github.com/tideway-io/tideway/metadata/redis"
 )
 
-// start opens an engine as createTransferEngine was told to.
-func start(ctx context.Context, conn, name string) (*engine, error) {
+// start opens an engine with the store that conn names.
+func start(ctx context.Context, conn string, configure func(*environment) (tideway.Config, error)) (*engine, error) {
 	env, notes, err := readEnvironment(os.LookupEnv)
+	if err != nil {
+		return nil, err
+	}
+	cfg, err := configure(&env)
 	if err != nil {
 		return nil, err
 	}
@@ -29,7 +33,6 @@ func start(ctx context.Context, conn, name string) (*engine, error) {
 	if e.log, e.logFile, err = logger(env); err != nil {
 		return nil, err
 	}
-	cfg := configure(env, conn, name, os.Getenv)
 	cfg.Logger = e.log
 	mc, more := tideway.MooncakeFromEnv(os.Getenv)
 	cfg.Mooncake = &mc

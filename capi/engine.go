@@ -38,14 +38,16 @@ type engine struct {
 		sync.RWMutex
 		segments []*tideway.Segment // by id; 0 is one's own, nil once removed
 		ids      map[string]int32   // by the name opened
+		opens    map[int32]int      // by id: how often it was opened and not closed
 	}
 }
 
-// create starts an engine, as createTransferEngine says.
-func create(conn, name string) (*engine, error) {
+// create starts an engine with the store that conn names and the configuration
+// that configure makes.
+func create(conn string, configure func(*environment) (tideway.Config, error)) (*engine, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
-	e, err := start(ctx, conn, name)
+	e, err := start(ctx, conn, configure)
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +56,7 @@ func create(conn, name string) (*engine, error) {
 		return nil, errors.Join(err, e.tw.Close(), e.letGo())
 	}
 	e.mu.segments = []*tideway.Segment{own}
-	e.mu.ids = map[string]int32{e.tw.Name(): 0}
+	e.mu.ids, e.mu.opens = map[string]int32{e.tw.Name(): 0}, map[int32]int{}
 	return e, nil
 }
 
@@ -71,6 +73,7 @@ func (e *engine) destroy() {
 			e.log.Error("a batch outlived its engine", "error", err)
 		}
 	}
+	e.memory.freeAll()
 	if err := e.letGo(); err != nil {
 		slog.Warn("a store or log did not close well", "error", err)
 	}
@@ -84,10 +87,7 @@ func (e *engine) open(name string, fresh bool) (int32, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
-	e.mu.RLock()
-	id, known := e.mu.ids[name]
-	e.mu.RUnlock()
-	if known {
+	if id, known := e.opened(name); known {
 		if fresh && id != 0 {
 			return id, e.segmentOrNil(id).Refresh(ctx)
 		}
@@ -99,14 +99,52 @@ func (e *engine) open(name string, fresh bool) (int32, error) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if id, known := e.mu.ids[name]; known { // by another thread, just now
+	id, known := e.mu.ids[name]
+	if known { // by another thread, just now
 		s.Close()
-		return id, nil
+	} else {
+		id = int32(len(e.mu.segments))
+		e.mu.segments = append(e.mu.segments, s)
+		e.mu.ids[name] = id
 	}
-	id = int32(len(e.mu.segments))
-	e.mu.segments = append(e.mu.segments, s)
-	e.mu.ids[name] = id
+	e.mu.opens[id]++
 	return id, nil
+}
+
+// opened returns the id of a segment that is open and counts one more that uses it.
+func (e *engine) opened(name string) (id int32, known bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if id, known = e.mu.ids[name]; known && id != 0 {
+		e.mu.opens[id]++
+	}
+	return id, known
+}
+
+// known returns the id of a segment that is open by that name, else 0.
+func (e *engine) known(name string) int32 {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return e.mu.ids[name]
+}
+
+// close is the end of one open; with the last one the id is void.
+func (e *engine) close(id uint64) error {
+	if id == 0 {
+		return nil
+	}
+	s, err := e.segment(int64(min(id, 1<<62)))
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	e.mu.opens[int32(id)]--
+	left := e.mu.opens[int32(id)]
+	e.mu.Unlock()
+	if left > 0 {
+		return nil
+	}
+	return e.forget(s.Name())
 }
 
 // segmentOrNil returns the segment of an id, nil if there is none.
@@ -139,6 +177,7 @@ func (e *engine) forget(name string) error {
 	e.mu.segments[id].Close()
 	e.mu.segments[id] = nil
 	delete(e.mu.ids, name)
+	delete(e.mu.opens, id)
 	return nil
 }
 

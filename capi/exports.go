@@ -12,12 +12,14 @@ import (
 	"context"
 	"encoding/json"
 	"net"
+	"os"
 	"strconv"
 	"time"
 	"unsafe"
 
 	"github.com/tideway-io/tideway"
 	"github.com/tideway-io/tideway/errs"
+	"github.com/tideway-io/tideway/segment"
 )
 
 // The functions that gate.c calls. Each keeps to one shape: find the engine, do
@@ -94,7 +96,7 @@ func twCreate(conn, name *C.char, discover C.int) C.uintptr_t {
 		if err != nil {
 			return err
 		}
-		e, err := create(where, own)
+		e, err := create(where, func(env *environment) (tideway.Config, error) { return configure(*env, where, own, os.Getenv), nil })
 		if err == nil {
 			handle = lib.add(e)
 		}
@@ -200,7 +202,11 @@ func twSync(handle C.uintptr_t) C.int {
 //export twRegister
 func twRegister(handle C.uintptr_t, addr unsafe.Pointer, n C.size_t, location *C.char, remote C.int) C.int {
 	return C.int(resultOf(with(handle, func(e *engine) error {
-		return e.register(entry{uint64(uintptr(addr)), uint64(n)}, anywhere(location), remote != 0)
+		access := segment.LocalOnly
+		if remote != 0 {
+			access = segment.ReadWrite
+		}
+		return e.register(entry{uint64(uintptr(addr)), uint64(n)}, anywhere(location), access)
 	})))
 }
 
@@ -227,7 +233,7 @@ func twRegisterAll(handle C.uintptr_t, list *C.buffer_entry_t, n C.size_t, locat
 		for _, x := range unsafe.Slice(list, n) {
 			all = append(all, entry{uint64(uintptr(x.addr)), uint64(x.length)})
 		}
-		return e.registerAll(all, anywhere(location))
+		return e.registerAll(all, anywhere(location), segment.ReadWrite)
 	})))
 }
 

@@ -45,14 +45,14 @@ int tw_forked(void)
 /* The classic numbers that C gives by itself. */
 enum { INVALID_ARGUMENT = 1 };
 
-static tw_slot *find(uint64_t id)
+tw_slot *tw_find(uint64_t id)
 {
     uint64_t number = id & ((1 << TW_SLOT_BITS) - 1);
     tw_slot *chunk = __atomic_load_n(&tw_chunks[number / TW_CHUNK], __ATOMIC_ACQUIRE);
     return chunk && id ? &chunk[number % TW_CHUNK] : NULL;
 }
 
-static int is(const tw_slot *s, uint64_t id, void *engine)
+int tw_is(const tw_slot *s, uint64_t id, void *engine)
 {
     return __atomic_load_n(&s->id, __ATOMIC_ACQUIRE) == id && __atomic_load_n(&s->engine, __ATOMIC_RELAXED) == (uintptr_t)engine;
 }
@@ -66,12 +66,12 @@ static int unknown(const char *what)
 API int getTransferStatus(transfer_engine_t e, batch_id_t id, size_t task, struct transfer_status *status)
 {
     struct transfer_status now;
-    tw_slot *s = find(id);
+    tw_slot *s = tw_find(id);
     if (tw_forked())
         return INVALID_ARGUMENT;
     if (!status)
         return unknown("get transfer status: no place for the status");
-    if (!s || !is(s, id, e))
+    if (!s || !tw_is(s, id, e))
         return unknown("get transfer status: no such batch of this engine; was it freed?");
     if (task >= __atomic_load_n(&s->count, __ATOMIC_ACQUIRE))
         return unknown("get transfer status: no such task in the batch");
@@ -80,7 +80,7 @@ API int getTransferStatus(transfer_engine_t e, batch_id_t id, size_t task, struc
     now.transferred_bytes = __atomic_load_n(&t->bytes, __ATOMIC_ACQUIRE);
     if (now.status != STATUS_COMPLETED)
         now.transferred_bytes = 0;
-    if (!is(s, id, e)) /* freed while it was read */
+    if (!tw_is(s, id, e)) /* freed while it was read */
         return unknown("get transfer status: the batch was freed");
     status->status = now.status;
     status->transferred_bytes = now.transferred_bytes;
@@ -89,12 +89,12 @@ API int getTransferStatus(transfer_engine_t e, batch_id_t id, size_t task, struc
 
 API int tideway_batch_status(transfer_engine_t e, batch_id_t id, struct transfer_status *status)
 {
-    tw_slot *s = find(id);
+    tw_slot *s = tw_find(id);
     if (tw_forked())
         return INVALID_ARGUMENT;
     if (!status)
         return unknown("batch status: no place for the status");
-    if (!s || !is(s, id, e))
+    if (!s || !tw_is(s, id, e))
         return unknown("batch status: no such batch of this engine; was it freed?");
     uint64_t ended = __atomic_load_n(&s->ended, __ATOMIC_ACQUIRE);
     uint64_t count = __atomic_load_n(&s->count, __ATOMIC_ACQUIRE);
@@ -104,7 +104,7 @@ API int tideway_batch_status(transfer_engine_t e, batch_id_t id, struct transfer
     for (uint64_t i = 0; i < count; i++)
         if (__atomic_load_n(&tasks[i].state, __ATOMIC_ACQUIRE) == STATUS_COMPLETED)
             bytes += __atomic_load_n(&tasks[i].bytes, __ATOMIC_ACQUIRE);
-    if (!is(s, id, e))
+    if (!tw_is(s, id, e))
         return unknown("batch status: the batch was freed");
     status->status = failed ? STATUS_FAILED : ended == count ? STATUS_COMPLETED : STATUS_WAITING;
     status->transferred_bytes = bytes;

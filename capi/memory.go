@@ -9,16 +9,20 @@ import (
 	"sync"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tideway-io/tideway"
 	"github.com/tideway-io/tideway/errs"
 	"github.com/tideway-io/tideway/segment"
 	"github.com/tideway-io/tideway/topology"
 )
 
-// memory is what an engine has registered, sorted by address, without overlaps.
+// memory is what an engine has registered, sorted by address, without overlaps,
+// and what it has allocated, by address.
 type memory struct {
 	sync.RWMutex
-	regions []*region
+	regions   []*region
+	allocated map[uint64][]byte
 }
 
 // region is one registration; its buffer is nil while it is being made.
@@ -46,18 +50,28 @@ func (m *memory) reserve(x entry) (*region, error) {
 	}
 	m.Lock()
 	defer m.Unlock()
+	if r := m.overlap(x); r != nil {
+		return nil, errs.New(errs.Overlap, "register memory", "[%#x, +%d) overlaps [%#x, +%d), which is registered; unregister that first", x.addr, x.length, r.addr, r.length)
+	}
+	i, _ := m.place(x.addr)
+	r := &region{addr: x.addr, length: x.length}
+	m.regions = slices.Insert(m.regions, i, r)
+	return r, nil
+}
+
+// overlap returns a registration that shares bytes with x, nil if there is none.
+// The lock is held.
+func (m *memory) overlap(x entry) *region {
 	i, _ := m.place(x.addr)
 	for _, at := range []int{i - 1, i} {
 		if at < 0 || at == len(m.regions) {
 			continue
 		}
 		if r := m.regions[at]; r.addr < x.addr+x.length && x.addr < r.addr+r.length {
-			return nil, errs.New(errs.Overlap, "register memory", "[%#x, +%d) overlaps [%#x, +%d), which is registered; unregister that first", x.addr, x.length, r.addr, r.length)
+			return r
 		}
 	}
-	r := &region{addr: x.addr, length: x.length}
-	m.regions = slices.Insert(m.regions, i, r)
-	return r, nil
+	return nil
 }
 
 // drop gives a range back.
@@ -69,8 +83,53 @@ func (m *memory) drop(r *region) {
 	}
 }
 
-// register makes memory usable, by peers too if remote.
-func (e *engine) register(x entry, location string, remote bool) error {
+// allocate returns memory that is not registered, whole pages of zeros.
+func (m *memory) allocate(size uint64) (unsafe.Pointer, error) {
+	if size == 0 || size > 1<<46 {
+		return nil, errs.New(errs.Invalid, "allocate memory", "%d bytes, want 1 to %d", size, uint64(1)<<46)
+	}
+	p, err := unix.Mmap(-1, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	if err != nil {
+		return nil, &errs.Error{Op: "allocate memory", Reason: errs.Overloaded, Err: err}
+	}
+	// The first byte of pages that are not Go's, and stay until free.
+	at := unsafe.Pointer(unsafe.SliceData(p))
+	m.Lock()
+	defer m.Unlock()
+	if m.allocated == nil {
+		m.allocated = map[uint64][]byte{}
+	}
+	m.allocated[uint64(uintptr(at))] = p
+	return at, nil
+}
+
+// free gives back what allocate returned, unless a part of it is registered.
+func (m *memory) free(addr uint64) error {
+	m.Lock()
+	defer m.Unlock()
+	p, ok := m.allocated[addr]
+	if !ok {
+		return errs.New(errs.Invalid, "free memory", "%#x was not allocated here", addr)
+	}
+	if r := m.overlap(entry{addr, uint64(len(p))}); r != nil {
+		return errs.New(errs.Busy, "free memory", "[%#x, +%d) in it is registered; unregister that first", r.addr, r.length)
+	}
+	delete(m.allocated, addr)
+	return unix.Munmap(p)
+}
+
+// freeAll gives back what is left, when the engine has ended.
+func (m *memory) freeAll() {
+	m.Lock()
+	defer m.Unlock()
+	for addr, p := range m.allocated {
+		_ = unix.Munmap(p)
+		delete(m.allocated, addr)
+	}
+}
+
+// register makes memory usable, by peers as far as access says.
+func (e *engine) register(x entry, location string, access segment.Access) error {
 	r, err := e.memory.reserve(x)
 	if err != nil {
 		return err
@@ -80,11 +139,7 @@ func (e *engine) register(x entry, location string, remote bool) error {
 	if err != nil {
 		where = topology.Any
 	}
-	o := tideway.BufferOptions{Location: where}
-	if remote {
-		o.Access = segment.RemoteRead | segment.RemoteWrite
-	}
-	b, err := e.tw.RegisterAddr(uintptr(x.addr), x.length, o)
+	b, err := e.tw.RegisterAddr(uintptr(x.addr), x.length, tideway.BufferOptions{Location: where, Access: access})
 	if err != nil {
 		e.memory.drop(r)
 		return err
@@ -95,10 +150,10 @@ func (e *engine) register(x entry, location string, remote bool) error {
 	return nil
 }
 
-// registerAll registers all of the ranges for peers, or none.
-func (e *engine) registerAll(list []entry, location string) error {
+// registerAll registers all of the ranges, or none.
+func (e *engine) registerAll(list []entry, location string, access segment.Access) error {
 	for i, x := range list {
-		if err := e.register(x, location, true); err != nil {
+		if err := e.register(x, location, access); err != nil {
 			for _, done := range list[:i] {
 				if failed := e.unregister(done.addr); failed != nil {
 					e.log.Error("a registration could not be taken back", "error", failed)

@@ -153,6 +153,12 @@ func store32(at *C.uint32_t, v uint32) {
 	atomic.StoreUint32((*uint32)(unsafe.Pointer(at)), v)
 }
 
+// load32 reads a task's state back.
+func load32(at *C.uint32_t) uint32 {
+	// The same four aligned bytes, by the name of their type in Go.
+	return atomic.LoadUint32((*uint32)(unsafe.Pointer(at)))
+}
+
 // publish is store for a pointer to memory of C's.
 func publish[T any](at **T, v *T) {
 	// A pointer is one aligned word, whatever it points to.

@@ -37,6 +37,10 @@ typedef struct {
 extern tw_slot *tw_chunks[TW_CHUNKS];
 extern tw_task *tw_rows[64]; /* free rows of 1, 2, 4 … tasks, each naming the next in its first word */
 
+/* The slot that an id would have, NULL for none, and whether it is that batch's of the engine. */
+tw_slot *tw_find(uint64_t id);
+int tw_is(const tw_slot *s, uint64_t id, void *engine);
+
 /* The child's flag after fork: Go does not run there. */
 int tw_forked(void);
 

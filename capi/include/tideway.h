@@ -1,10 +1,12 @@
 /*
- * What Tideway adds to the interface of transfer_engine_c.h: waiting without
- * polling, cancelling, reasons. Engines and batches are the same ones.
+ * What Tideway adds to the interfaces of transfer_engine_c.h and of
+ * tent/transfer_engine.h: waiting without polling, cancelling, reasons. Engines
+ * and batches are the same ones.
  */
 #ifndef TIDEWAY_H
 #define TIDEWAY_H
 
+#include "tent/transfer_engine.h"
 #include "transfer_engine_c.h"
 
 #ifdef __cplusplus
@@ -61,6 +63,19 @@ char *tideway_explain(transfer_engine_t engine, const struct transfer_request *r
 
 /* tideway_inspect returns the engine's state as JSON, to be freed; NULL on failure. */
 char *tideway_inspect(transfer_engine_t engine);
+
+/* What a request has in Tideway and lacks in TENT's interface. Zero it, and set size. */
+struct tideway_options {
+    size_t size;         /* sizeof(struct tideway_options) */
+    int urgency;         /* 1: before others, 0: as the request's priority says, -1: behind others */
+    int64_t timeout_ns;  /* the requests end as TIMEOUT after it; 0: never */
+    const char *tenant;  /* for whom, NULL: nobody in particular */
+    const char *intent;  /* what for, NULL: nothing in particular */
+};
+typedef struct tideway_options tideway_options_t;
+
+/* tideway_tent_submit is tent_submit with options, which may be NULL. */
+int tideway_tent_submit(tent_engine_t engine, tent_batch_id_t batch_id, tent_request_t *entries, size_t count, const tideway_options_t *options);
 
 #ifdef __cplusplus
 }
