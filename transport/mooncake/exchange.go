@@ -271,8 +271,10 @@ func (v *receiver) answer() error {
 	if l.e.v2 {
 		head = mooncake.StatusSize
 	}
-	if err := v.need(head); err != nil {
-		return err
+	if c.buffered() < head {
+		if err := v.patiently(func() error { return c.wantOf(head, v.ahead(head)) }); err != nil {
+			return err
+		}
 	}
 	l.mu.Lock()
 	r := l.mu.flight.front()
@@ -305,6 +307,17 @@ func (v *receiver) answer() error {
 	}
 	v.done = l.answered(v.done)
 	return nil
+}
+
+// ahead is how much may be read ahead of an answer whose head has that size: not
+// the payload of a long READ, which goes where it belongs without a copy.
+func (v *receiver) ahead(head int) int {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if r := v.mu.flight.front(); r != nil && !r.write() && r.size > copied {
+		return head
+	}
+	return ahead
 }
 
 // fill takes the payload of a READ: into the local range, unless it was

@@ -11,11 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tideway-io/tideway/errs"
+	"github.com/tideway-io/tideway/internal/sys"
 )
 
 // step is how many bytes of memory one system call moves, so that whoever holds
 // them needs them for some ten microseconds only.
 const step = 256 << 10
+
+// sendStep is step for sending: the call returns sooner, as it waits for nobody's
+// bytes, and a peer that waits for more is woken less often.
+const sendStep = 512 << 10
 
 // stream is a connection whose payload goes between the socket and memory
 // without a copy, by system calls that do not block. Waiting is the netpoller's.
@@ -40,6 +45,7 @@ func newStream(c net.Conn) (*stream, error) {
 	if err != nil {
 		return nil, &errs.Error{Op: "open connection", Reason: errs.LaneLost, Err: err}
 	}
+	sys.Tune(c)
 	s := &stream{conn: c, raw: raw}
 	s.progress()
 	return s, nil
@@ -55,7 +61,11 @@ func (s *stream) buffered() int { return s.w - s.r }
 
 // want reads until n bytes are read ahead, n at most ahead. The caller has set
 // the deadline.
-func (s *stream) want(n int) error {
+func (s *stream) want(n int) error { return s.wantOf(n, ahead) }
+
+// wantOf is want that reads no more than most bytes ahead: what follows is long
+// and need not be copied.
+func (s *stream) wantOf(n, most int) error {
 	if s.buffered() >= n {
 		return nil
 	}
@@ -67,7 +77,7 @@ func (s *stream) want(n int) error {
 		s.r = 0
 	}
 	for s.w < n {
-		m, err := s.conn.Read(s.buf[s.w:])
+		m, err := s.conn.Read(s.buf[s.w:max(n, most)])
 		if m > 0 {
 			s.progress()
 			s.strike = false
@@ -122,7 +132,7 @@ func (s *stream) from(src func() []byte, done func(n int)) error {
 		if len(p) == 0 {
 			return true
 		}
-		n, err := again(send, int(fd), p[:min(len(p), step)])
+		n, err := again(send, int(fd), p[:min(len(p), sendStep)])
 		done(n)
 		if n > 0 {
 			s.progress()

@@ -293,7 +293,7 @@ func (in *inbound) give(h mooncake.DataHeader) error {
 		code, n := errs.OK, 0
 		var pin transport.Pin
 		err := in.from(func() []byte {
-			if pin, code = in.t.env.Memory.PinAddr(transport.Read, h.Addr+sent, min(h.Size-sent, step)); code != errs.OK {
+			if pin, code = in.t.env.Memory.PinAddr(transport.Read, h.Addr+sent, min(h.Size-sent, sendStep)); code != errs.OK {
 				return nil
 			}
 			return pin.Bytes

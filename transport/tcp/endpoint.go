@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tideway-io/tideway/errs"
+	"github.com/tideway-io/tideway/internal/sys"
 	"github.com/tideway-io/tideway/internal/wire"
 	"github.com/tideway-io/tideway/segment"
 	"github.com/tideway-io/tideway/transport"
@@ -120,7 +121,7 @@ func (e *Endpoint) dial(ctx context.Context, slot int) (*outbound, error) {
 	if err != nil {
 		return nil, &errs.Error{Op: "connect", Peer: e.peer.Addr, Transport: name, Stage: "connect", Reason: dialCode(err), Retryable: true, Err: err}
 	}
-	tune(c)
+	sys.Tune(c)
 	e.mu.Lock()
 	e.mu.number++
 	number := e.mu.number

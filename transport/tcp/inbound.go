@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tideway-io/tideway/errs"
+	"github.com/tideway-io/tideway/internal/sys"
 	"github.com/tideway-io/tideway/internal/wire"
 	"github.com/tideway-io/tideway/segment"
 )
@@ -114,7 +115,7 @@ func (t *Transport) admit(c net.Conn, hello *wire.Greeting, full bool) (*inbound
 	if err != nil {
 		return nil, errs.New(errs.Internal, "welcome", "%v", err)
 	}
-	tune(c)
+	sys.Tune(c)
 	in := &inbound{t: t, id: laneID{hello.From, hello.Session, uint64(hello.Lane)}, lane: newLane(k)}
 	in.lane.spinner, in.lane.lingers = &t.spinner, true
 	newTarget(in, hello.Features&uint64(wire.FeatureSums) != 0)

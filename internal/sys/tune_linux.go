@@ -1,4 +1,4 @@
-package tcp
+package sys
 
 import (
 	"net"
@@ -16,9 +16,10 @@ const loopbackBuffer = 2 << 20
 // flight.
 const unsentLimit = 512 << 10
 
-// tune sets what helps a connection; nothing of it is needed, so refusals are
-// ignored. TCP_NODELAY is what package net sets anyway.
-func tune(c net.Conn) {
+// Tune sets what helps a TCP connection that carries bulk and small requests;
+// nothing of it is needed, so refusals are ignored. TCP_NODELAY is what package
+// net sets anyway.
+func Tune(c net.Conn) {
 	tc, ok := c.(*net.TCPConn)
 	if !ok {
 		return
