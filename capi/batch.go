@@ -8,7 +8,9 @@ import "C"
 
 import (
 	"context"
+	"maps"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tideway-io/tideway"
@@ -24,7 +26,8 @@ type batch struct {
 	slot     *C.tw_slot
 	tasks    []C.tw_task
 
-	submitting sync.Mutex // held by the submission under way
+	waiting    atomic.Int32 // callers of wait
+	submitting sync.Mutex   // held by the submission under way
 	mu         struct {
 		sync.Mutex
 		count    int // tasks
@@ -32,6 +35,7 @@ type batch struct {
 		failed   int
 		failures map[int]error
 		running  map[*tideway.Batch]*submission
+		asleep   uint64 // of those, how many have no pump
 		note     *note
 		idle     chan struct{} // closed when left reaches zero; nil while nobody waits
 		freed    bool
@@ -41,8 +45,10 @@ type batch struct {
 // submission is the tasks of one call, first to first+n.
 type submission struct {
 	first, n int
+	awake    bool   // a pump publishes its ends
 	left     int    // tasks that have not ended
-	unwanted int    // of which somebody wants to end
+	taken    []bool // those whose ends somebody publishes, or has
+	unwanted int    // of those left, how many somebody wants to end
 	asked    []bool // those tasks; nil: none
 }
 
@@ -74,13 +80,15 @@ func (b *batch) submit(reqs []tideway.Request, n *note) error {
 	if err != nil {
 		return err
 	}
-	part := b.took(sub, first, len(reqs), n)
-	b.e.pumps.Go(func() { b.pump(sub, part) })
+	b.took(sub, first, len(reqs), n)
+	if n != nil { // which is sent although nobody looks
+		b.wake()
+	}
 	return nil
 }
 
 // took records a submission whose tasks begin at first.
-func (b *batch) took(sub *tideway.Batch, first, n int, note *note) *submission {
+func (b *batch) took(sub *tideway.Batch, first, n int, note *note) {
 	for i := first; i < first+n; i++ {
 		store32(&b.tasks[i].state, C.STATUS_WAITING)
 		store(&b.tasks[i].bytes, 0)
@@ -95,26 +103,87 @@ func (b *batch) took(sub *tideway.Batch, first, n int, note *note) *submission {
 	if b.mu.running == nil {
 		b.mu.running = make(map[*tideway.Batch]*submission)
 	}
-	part := &submission{first: first, n: n, left: n}
+	part := &submission{first: first, n: n, left: n, taken: make([]bool, n)}
 	b.mu.running[sub] = part
+	b.mu.asleep++
+	store(&b.slot.asleep, b.mu.asleep)
 	store(&b.slot.count, uint64(b.mu.count))
-	return part
 }
 
-// pump publishes the ends of a submission as they come.
-func (b *batch) pump(sub *tideway.Batch, part *submission) {
-	for i, r := range sub.Finished(context.Background()) {
-		b.notify(r.Err)
-		if b.ended(part, i, r) {
-			sub.Cancel()
+// wake has the ends of what was submitted published as they come.
+func (b *batch) wake() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.wakeLocked()
+}
+
+func (b *batch) wakeLocked() {
+	for sub, part := range b.mu.running {
+		if !part.awake {
+			part.awake = true
+			b.e.pumps.Go(func() { b.pump(sub, part) })
 		}
 	}
-	b.mu.Lock()
+	b.mu.asleep = 0
+	store(&b.slot.asleep, 0)
+}
+
+// collect publishes what has ended and was not published, and lets go of the
+// submissions that are over. The lock is held.
+func (b *batch) collect() {
+	for sub, part := range b.mu.running {
+		for at, r := range sub.Results() {
+			b.publish(sub, part, at, r)
+		}
+		if part.left == 0 && !part.awake {
+			b.drop(sub)
+		}
+	}
+}
+
+// drop forgets a submission that is over. The lock is held.
+func (b *batch) drop(sub *tideway.Batch) {
+	if part := b.mu.running[sub]; part != nil && !part.awake {
+		b.mu.asleep--
+		store(&b.slot.asleep, b.mu.asleep)
+	}
 	delete(b.mu.running, sub)
+}
+
+// pump publishes the ends of a submission as they come, unless somebody waits for
+// the batch, who does it himself.
+func (b *batch) pump(sub *tideway.Batch, part *submission) {
+	for at, r := range sub.Finished(context.Background()) {
+		if b.waiting.Load() > 0 {
+			<-sub.Done()
+		}
+		b.mu.Lock()
+		b.publish(sub, part, at, r)
+		b.mu.Unlock()
+	}
+	b.mu.Lock()
+	b.drop(sub)
 	over := b.mu.freed && b.mu.left == 0
 	b.mu.Unlock()
 	if over {
 		lib.batches.remove(b)
+	}
+}
+
+// publish publishes the end of one task of a submission, once. The lock is held,
+// but not while the message that belongs to the batch is sent.
+func (b *batch) publish(sub *tideway.Batch, part *submission, at int, r tideway.Result) {
+	if part.taken[at] {
+		return
+	}
+	part.taken[at] = true
+	if b.mu.note != nil {
+		b.mu.Unlock()
+		b.notify(r.Err)
+		b.mu.Lock()
+	}
+	if b.ended(part, at, r) {
+		sub.Cancel()
 	}
 }
 
@@ -137,10 +206,8 @@ func (b *batch) notify(failure error) {
 }
 
 // ended publishes the end of one task of a submission, and reports whether nobody
-// wants what is left of that.
+// wants what is left of that. The lock is held.
 func (b *batch) ended(part *submission, at int, r tideway.Result) (unwanted bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	i := part.first + at
 	part.left--
 	if part.asked != nil && part.asked[at] {
@@ -165,28 +232,38 @@ func (b *batch) ended(part *submission, at int, r tideway.Result) (unwanted bool
 	return part.left > 0 && part.unwanted == part.left
 }
 
-// wait waits until every task has ended, or d has passed; negative: for ever.
+// wait waits until every task has ended, or d has passed; negative: for ever. It
+// waits for the engine and publishes itself, so that it is not woken by a pump.
 func (b *batch) wait(d time.Duration) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	if d >= 0 {
+		ctx, cancel = context.WithTimeout(ctx, d)
+	}
+	defer cancel()
 	b.mu.Lock()
+	running := maps.Clone(b.mu.running)
+	b.mu.Unlock()
+	b.waiting.Add(1)
+	for sub := range running {
+		_ = sub.Wait(ctx) // the tasks' errors are in their states
+	}
+	b.waiting.Add(-1)
+	b.mu.Lock()
+	b.collect()
 	if b.mu.left == 0 {
 		b.mu.Unlock()
 		return nil
 	}
+	b.wakeLocked() // for what was submitted meanwhile
 	if b.mu.idle == nil {
 		b.mu.idle = make(chan struct{})
 	}
 	idle := b.mu.idle
 	b.mu.Unlock()
-	var late <-chan time.Time
-	if d >= 0 {
-		timer := time.NewTimer(d)
-		defer timer.Stop()
-		late = timer.C
-	}
 	select {
 	case <-idle:
 		return nil
-	case <-late:
+	case <-ctx.Done():
 		return errs.New(errs.Deadline, "wait for batch", "after %v there are tasks under way", d)
 	}
 }
@@ -208,6 +285,7 @@ func (b *batch) cancelTask(task uint64) error {
 	if task >= uint64(b.mu.count) {
 		return errs.New(errs.Invalid, "cancel task", "task %d of %d", task, b.mu.count)
 	}
+	b.collect()
 	for sub, part := range b.mu.running {
 		at := int(task) - part.first
 		if at < 0 || at >= part.n || load32(&b.tasks[task].state) != C.STATUS_WAITING {
@@ -239,6 +317,7 @@ func (b *batch) release() error {
 	b.submitting.Lock()
 	defer b.submitting.Unlock()
 	b.mu.Lock()
+	b.collect()
 	left := b.mu.left
 	b.mu.freed = left == 0
 	b.mu.Unlock()
@@ -254,10 +333,13 @@ func (b *batch) releaseLater() {
 	b.submitting.Lock()
 	defer b.submitting.Unlock()
 	b.mu.Lock()
+	b.collect()
 	b.mu.freed = true
 	idle := b.mu.left == 0
 	b.mu.Unlock()
 	if idle {
 		lib.batches.remove(b)
+		return
 	}
+	b.wake()
 }

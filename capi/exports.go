@@ -315,6 +315,13 @@ func notification(name, msg *C.char) (tideway.Notification, error) {
 	return tideway.Notification{Name: n, Body: []byte(m)}, err
 }
 
+//export twWake
+func twWake(id C.uint64_t) {
+	if b := lib.batches.any(uint64(id)); b != nil {
+		b.wake()
+	}
+}
+
 //export twWait
 func twWait(handle C.uintptr_t, id C.uint64_t, timeout C.int64_t) C.int {
 	err := withBatch(handle, id, func(_ *engine, b *batch) error { return b.wait(time.Duration(timeout)) })

@@ -73,6 +73,7 @@ API int getTransferStatus(transfer_engine_t e, batch_id_t id, size_t task, struc
         return unknown("get transfer status: no place for the status");
     if (!s || !tw_is(s, id, e))
         return unknown("get transfer status: no such batch of this engine; was it freed?");
+    tw_wake(s, id, twWake);
     if (task >= __atomic_load_n(&s->count, __ATOMIC_ACQUIRE))
         return unknown("get transfer status: no such task in the batch");
     tw_task *t = &__atomic_load_n(&s->tasks, __ATOMIC_ACQUIRE)[task];
@@ -96,6 +97,7 @@ API int tideway_batch_status(transfer_engine_t e, batch_id_t id, struct transfer
         return unknown("batch status: no place for the status");
     if (!s || !tw_is(s, id, e))
         return unknown("batch status: no such batch of this engine; was it freed?");
+    tw_wake(s, id, twWake);
     uint64_t ended = __atomic_load_n(&s->ended, __ATOMIC_ACQUIRE);
     uint64_t count = __atomic_load_n(&s->count, __ATOMIC_ACQUIRE);
     uint64_t failed = __atomic_load_n(&s->failed, __ATOMIC_ACQUIRE);

@@ -232,6 +232,7 @@ API int tent_task_status(tent_engine_t e, tent_batch_id_t id, size_t task, tent_
         return wrong("task status: no place for the status");
     if (!s || !tw_is(s, id, e))
         return wrong(no_batch);
+    tw_wake(s, id, twWake);
     if (task >= __atomic_load_n(&s->count, __ATOMIC_ACQUIRE))
         return wrong("task status: no such task in the batch");
     now.status = state(&__atomic_load_n(&s->tasks, __ATOMIC_ACQUIRE)[task], &now.transferred_bytes);
@@ -251,6 +252,7 @@ API int tent_task_status_list(tent_engine_t e, tent_batch_id_t id, tent_status_t
         return wrong("task status list: no place for the statuses or their count");
     if (!s || !tw_is(s, id, e))
         return wrong(no_batch);
+    tw_wake(s, id, twWake);
     size_t n = __atomic_load_n(&s->count, __ATOMIC_ACQUIRE);
     const tw_task *tasks = __atomic_load_n(&s->tasks, __ATOMIC_ACQUIRE);
     for (size_t i = 0; i < n && i < *count; i++)
@@ -281,6 +283,7 @@ API int tent_overall_status(tent_engine_t e, tent_batch_id_t id, tent_status_t *
         return wrong("overall status: no place for the status");
     if (!s || !tw_is(s, id, e))
         return wrong(no_batch);
+    tw_wake(s, id, twWake);
     size_t n = __atomic_load_n(&s->count, __ATOMIC_ACQUIRE);
     const tw_task *tasks = __atomic_load_n(&s->tasks, __ATOMIC_ACQUIRE);
     int pending = __atomic_load_n(&s->ended, __ATOMIC_ACQUIRE) < n;

@@ -47,7 +47,7 @@ func (t *table) add(b *batch) error {
 	b.slot = &slots(number)[number%C.TW_CHUNK]
 	row := t.row(b.capacity)
 	b.tasks = unsafe.Slice(row, b.capacity) // row has room for at least so many
-	b.slot.engine, b.slot.count, b.slot.ended, b.slot.failed = C.uint64_t(b.e.handle), 0, 0, 0
+	b.slot.engine, b.slot.count, b.slot.ended, b.slot.failed, b.slot.asleep = C.uint64_t(b.e.handle), 0, 0, 0, 0
 	publish(&b.slot.tasks, row)
 	store(&b.slot.id, b.id)
 	return nil
@@ -99,15 +99,23 @@ func classOf(n int) int { return bits.Len(uint(max(n, 1) - 1)) }
 
 // find returns the batch of an id that belongs to the engine.
 func (t *table) find(e *engine, id uint64) (*batch, error) {
+	if b := t.any(id); b != nil && b.e == e {
+		return b, nil
+	}
+	return nil, errs.New(errs.Invalid, "use batch", "%#x is no batch of this engine; allocateBatchID makes one, freeBatchID ends it", id)
+}
+
+// any returns the batch of an id, nil if there is none.
+func (t *table) any(id uint64) *batch {
 	number := id & (maxBatches - 1)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if number < uint64(len(t.used)) {
-		if b := t.used[number]; b != nil && b.id == id && b.e == e {
-			return b, nil
+		if b := t.used[number]; b != nil && b.id == id {
+			return b
 		}
 	}
-	return nil, errs.New(errs.Invalid, "use batch", "%#x is no batch of this engine; allocateBatchID makes one, freeBatchID ends it", id)
+	return nil
 }
 
 // remove frees the slot of b, once.

@@ -27,6 +27,7 @@ typedef struct {
     uint64_t count;  /* tasks submitted */
     uint64_t ended;  /* of which have ended */
     uint64_t failed; /* of which ended otherwise than completed */
+    uint64_t asleep; /* submissions whose ends nobody publishes yet; see tw_wake */
     tw_task *tasks;
 } tw_slot;
 
@@ -40,6 +41,16 @@ extern tw_task *tw_rows[64]; /* free rows of 1, 2, 4 … tasks, each naming the 
 /* The slot that an id would have, NULL for none, and whether it is that batch's of the engine. */
 tw_slot *tw_find(uint64_t id);
 int tw_is(const tw_slot *s, uint64_t id, void *engine);
+
+/*
+ * Has the ends of a batch's tasks published from now on. Whoever looks at states
+ * calls it before; who only waits never does, and costs no goroutine.
+ */
+static inline void tw_wake(tw_slot *s, uint64_t id, void (*publish)(uint64_t))
+{
+    if (__atomic_load_n(&s->asleep, __ATOMIC_ACQUIRE))
+        publish(id);
+}
 
 /* The child's flag after fork: Go does not run there. */
 int tw_forked(void);
