@@ -200,6 +200,7 @@ type storeDouble struct {
 	mu     sync.Mutex
 	values map[string]string
 	ops    []storeOp
+	strip  bool // descriptors lose our member: their owners look like Mooncake's
 }
 
 // do carries out an operation and returns the value that it found, and whether.
@@ -210,6 +211,9 @@ func (d *storeDouble) do(op storeOp) (string, bool) {
 	old, ok := d.values[op.key]
 	switch op.what {
 	case "PUT":
+		if d.strip {
+			op.value = ourMember.ReplaceAllString(op.value, `"timestamp"`)
+		}
 		d.values[op.key] = op.value
 	case "DELETE":
 		delete(d.values, op.key)

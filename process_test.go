@@ -20,6 +20,7 @@ import (
 
 	"github.com/tideway-io/tideway"
 	"github.com/tideway-io/tideway/internal/testenv"
+	"github.com/tideway-io/tideway/metadata/all"
 	"github.com/tideway-io/tideway/segment"
 )
 
@@ -36,9 +37,10 @@ type targetConfig struct {
 	Listen, Advertise, Interface string
 	StallTimeout                 time.Duration
 	Lanes                        int
-	UID                          int  // the user that it becomes, 0: stays
-	NoAttach                     bool // it may not read other processes
-	Files                        int  // descriptors that it may have, 0: as many as this process
+	Store, Name                  string // its store's URL and its name there; it speaks Mooncake then
+	UID                          int    // the user that it becomes, 0: stays
+	NoAttach                     bool   // it may not read other processes
+	Files                        int    // descriptors that it may have, 0: as many as this process
 }
 
 // become makes this process what a target is to be.
@@ -57,6 +59,21 @@ func (c *targetConfig) become() error {
 		return testenv.DenyAttach()
 	}
 	return nil
+}
+
+// open opens the target's engine.
+func (c *targetConfig) open(ctx context.Context) (*tideway.Engine, error) {
+	cfg := tideway.Config{
+		Listen: c.Listen, Advertise: c.Advertise, Interface: c.Interface, StallTimeout: c.StallTimeout, Lanes: c.Lanes,
+	}
+	if c.Store != "" {
+		store, err := all.Open(c.Store, os.Getenv)
+		if err != nil {
+			return nil, err
+		}
+		cfg.Metadata, cfg.Name, cfg.Mooncake = store, c.Name, &tideway.Mooncake{}
+	}
+	return tideway.Open(ctx, cfg)
 }
 
 type targetBuffer struct {
@@ -91,10 +108,7 @@ func serveTarget(in string, stdin io.Reader, stdout io.Writer) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	e, err := tideway.Open(ctx, tideway.Config{
-		Listen: s.Config.Listen, Advertise: s.Config.Advertise, Interface: s.Config.Interface,
-		StallTimeout: s.Config.StallTimeout, Lanes: s.Config.Lanes,
-	})
+	e, err := s.Config.open(ctx)
 	if err != nil {
 		return err
 	}

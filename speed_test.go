@@ -71,6 +71,16 @@ func median(v []float64) float64 {
 // a while, and returns the bytes per second.
 func streamRate(t testing.TB, e *tideway.Engine, op tideway.Op, local []byte, kv *tideway.RemoteBuffer, size, depth int, d time.Duration) float64 {
 	t.Helper()
+	return requestRate(t, e, size, depth, d, func(n int) tideway.Request {
+		at := n * size % len(local)
+		return tideway.Request{Op: op, Local: tideway.Bytes(local[at : at+size]), Remote: kv.At(uint64(at))}
+	})
+}
+
+// requestRate keeps depth requests of size bytes in flight for a while, and returns
+// the bytes per second.
+func requestRate(t testing.TB, e *tideway.Engine, size, depth int, d time.Duration, request func(n int) tideway.Request) float64 {
+	t.Helper()
 	ring := make([]*tideway.Batch, depth)
 	for i := range ring {
 		ring[i] = e.NewBatch()
@@ -84,9 +94,7 @@ func streamRate(t testing.TB, e *tideway.Engine, op tideway.Op, local []byte, kv
 		if err := b.Reset(); err != nil {
 			t.Fatal(err)
 		}
-		at := n * size % len(local)
-		req := tideway.Request{Op: op, Local: tideway.Bytes(local[at : at+size]), Remote: kv.At(uint64(at))}
-		if err := b.Add(t.Context(), req); err != nil {
+		if err := b.Add(t.Context(), request(n)); err != nil {
 			t.Fatal(err)
 		}
 		b.Seal()
