@@ -309,6 +309,7 @@ func (b *batch) cancelTask(task uint64) error {
 func (b *batch) failure(task int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.collect()
 	return b.mu.failures[task]
 }
 

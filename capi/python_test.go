@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -25,6 +26,7 @@ func TestPython(t *testing.T) {
 	t.Run("tests", func(t *testing.T) {
 		run(t, []string{path}, python, "-m", "unittest", "discover", "-s", "../python/tests")
 	})
+	t.Run("with C", func(t *testing.T) { together(t, python, site) })
 	t.Run("first steps", func(t *testing.T) {
 		t.Setenv("PYTHONPATH", site)
 		t.Setenv("MC_LOG_LEVEL", "ERROR")
@@ -47,6 +49,26 @@ func TestPython(t *testing.T) {
 		}
 		receiver.Expect(20*time.Second, "by sea, not by air\n")
 	})
+}
+
+// together has a C program serve a Python one, and the other way round: each reads
+// the other's memory, writes to it and tells so.
+func together(t *testing.T, python, site string) {
+	gcc := testenv.NeedTool(t, "gcc")
+	dir := t.TempDir()
+	run(t, nil, "../scripts/lib", dir)
+	t.Setenv("PYTHONPATH", site)
+	t.Setenv("MC_LOG_LEVEL", "ERROR")
+	halves := [][]string{{compile(t, gcc, dir, "tent.c")}, {python, "../python/tests/halves.py"}}
+	for i, server := range halves {
+		user := halves[1-i]
+		s := testenv.Start(t, append(slices.Clone(server), "serve")...)
+		at := s.Expect(20*time.Second, `(\S+) (\d+)\n`)
+		if got := run(t, nil, user[0], append(slices.Clone(user[1:]), "use", at[1], at[2])...); got != "moved\n" {
+			t.Errorf("%v says %q", user, got)
+		}
+		s.Expect(20*time.Second, `use: written, first byte 42\n`)
+	}
 }
 
 // unpack does what an installer does with a wheel.
