@@ -41,7 +41,7 @@ func TestB31FarPeer(t *testing.T) {
 }
 
 // TestB31VeryFarPeer has 25 MB under way, three times the window that rails begin
-// with.
+// with, which would carry 0.34 of the line. A quiet machine carries 0.9.
 func TestB31VeryFarPeer(t *testing.T) {
 	testenv.NeedFull(t)
 	const bits = 400e6
@@ -51,8 +51,8 @@ func TestB31VeryFarPeer(t *testing.T) {
 		streamRate(t, e, op, local, kv, 1<<20, 64, 4*time.Second) // until the window has grown
 		share := streamRate(t, e, op, local, kv, 1<<20, 64, 4*time.Second) * 8 / bits
 		t.Logf("%v: %.2f of the line", op, share)
-		if share < 0.5 {
-			t.Errorf("%v: %.2f of the line, want half", op, share)
+		if share < 0.42 {
+			t.Errorf("%v: %.2f of the line, want 0.42", op, share)
 		}
 	}
 }
