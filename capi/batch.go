@@ -119,13 +119,12 @@ func (b *batch) wake() {
 
 func (b *batch) wakeLocked() {
 	for sub, part := range b.mu.running {
-		if !part.awake {
+		if !part.awake && b.e.pumps.start(func() { b.pump(sub, part) }) {
 			part.awake = true
-			b.e.pumps.Go(func() { b.pump(sub, part) })
+			b.mu.asleep--
 		}
 	}
-	b.mu.asleep = 0
-	store(&b.slot.asleep, 0)
+	store(&b.slot.asleep, b.mu.asleep)
 }
 
 // collect publishes what has ended and was not published, and lets go of the

@@ -32,6 +32,7 @@ func TestLibrary(t *testing.T) {
 		})
 		t.Run(source+" in valgrind", func(t *testing.T) { valgrind(t, compile(t, gcc, dir, source)) })
 	}
+	t.Run("storm", func(t *testing.T) { run(t, nil, compile(t, gcc, dir, "storm.c", "-fsanitize=address"), "2") })
 	t.Run("between processes", func(t *testing.T) { between(t, gcc, dir) })
 	t.Run("cycles", func(t *testing.T) {
 		// A collector that runs often leaves less to guess about.

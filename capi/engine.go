@@ -32,7 +32,7 @@ type engine struct {
 	log     *slog.Logger
 	logFile *os.File // nil for standard error
 	memory  memory
-	pumps   sync.WaitGroup
+	pumps   pumps
 
 	mu struct {
 		sync.RWMutex
@@ -40,6 +40,33 @@ type engine struct {
 		ids      map[string]int32   // by the name opened
 		opens    map[int32]int      // by id: how often it was opened and not closed
 	}
+}
+
+// pumps are an engine's goroutines that publish the ends of tasks.
+type pumps struct {
+	mu     sync.Mutex
+	closed bool
+	all    sync.WaitGroup
+}
+
+// start runs f in a goroutine; false when the engine ends, which then publishes
+// itself what is left.
+func (p *pumps) start(f func()) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return false
+	}
+	p.all.Go(f)
+	return true
+}
+
+// close waits for the goroutines, and starts no more.
+func (p *pumps) close() {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.all.Wait()
 }
 
 // create starts an engine with the store that conn names and the configuration
@@ -67,7 +94,7 @@ func (e *engine) destroy() {
 	if err := e.tw.Shutdown(ctx); err != nil {
 		e.log.Warn("transfers were cut short", "error", err)
 	}
-	e.pumps.Wait()
+	e.pumps.close()
 	for _, b := range lib.batches.of(e) {
 		if err := b.release(); err != nil {
 			e.log.Error("a batch outlived its engine", "error", err)
