@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tideway-io/tideway/errs"
 	"github.com/tideway-io/tideway/internal/mem"
 	"github.com/tideway-io/tideway/internal/testenv"
@@ -246,9 +248,10 @@ func TestPartialReads(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer free()
+	defer unmap() // not before: something else might come to lie there
 	testenv.Fill(source, testenv.KeyOf(1, 0), 0)
 	nowhere := uint64(mem.Addr(hole))
-	if err := unmap(); err != nil {
+	if err := unix.Mprotect(hole, unix.PROT_NONE); err != nil {
 		t.Fatal(err)
 	}
 	r := func(i int, addr uint64) request {
